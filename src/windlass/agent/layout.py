@@ -1,0 +1,37 @@
+"""Names of the files that a node of an attempt leaves behind: the one place where writer and readers agree.
+
+Standard library only: this module runs in the user's interpreter too.
+"""
+
+import re
+
+PLAN = "plan.json"  # what the supervisor was told to do; no secrets in it
+LOCK = "supervisor.lock"  # held (flock) by the supervisor as long as it lives
+STATUS = "status.json"  # supervisor and rank pids, rewritten when they change
+STOP = "stop.json"  # the wish to stop, written before the signal
+OUTCOME = "outcome.json"  # the end; written once, synced, renamed into place
+USAGE = "usage.json"  # the newest resource sample
+ENVIRONMENT = "environment.json"  # interpreter, packages, host, devices
+SUPERVISOR_LOG = "supervisor.log"
+
+_RANK_LOG = re.compile(r"^rank-(\d+)\.log$")
+_METRICS = re.compile(r"^metrics-(\d+)\.jsonl$")
+
+
+def rank_log(rank: int) -> str:
+    return "rank-%d.log" % rank
+
+
+def metrics_spool(rank: int) -> str:
+    """Points that a rank logged, one JSON object a line: {"t": time, "s": step or null, "n": total steps?, "m": {...}}."""
+    return "metrics-%d.jsonl" % rank
+
+
+def rank_of_log(name: str) -> "int | None":
+    match = _RANK_LOG.match(name)
+    return int(match.group(1)) if match else None
+
+
+def rank_of_spool(name: str) -> "int | None":
+    match = _METRICS.match(name)
+    return int(match.group(1)) if match else None

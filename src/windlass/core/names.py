@@ -1,0 +1,19 @@
+"""The nearest right name for a wrong one, said the same way everywhere."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def nearest(wrong: str, known: Iterable[str]) -> str | None:
+    matches = difflib.get_close_matches(wrong.lower(), [name for name in known if name], n=1, cutoff=0.6)
+    return matches[0] if matches else None
+
+
+def unknown(kind: str, wrong: str, known: Iterable[str]) -> str:
+    """`unknown engine 'slrum'; did you mean 'slurm'? known: local, ray, slurm`."""
+    options = sorted(known)
+    guess = nearest(wrong, options)
+    suggestion = f"; did you mean '{guess}'?" if guess else ";"
+    return f"unknown {kind} '{wrong}'{suggestion} known: {', '.join(options)}"

@@ -1,0 +1,67 @@
+"""Sizes and durations as people write them: `64GB`, `512Mi`, `90s`, `1h30m`; and back, for reading."""
+
+from __future__ import annotations
+
+import re
+
+_BINARY = {"k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40, "p": 2**50}
+_DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "p": 10**15}
+_SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kmgtp]?)(i?)b?\s*$", re.IGNORECASE)
+_DURATION = re.compile(r"^(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?$")
+_DURATION_UNITS_S = (86_400.0, 3_600.0, 60.0, 1.0)
+_LONGEST_S = 10 * 365 * 86_400.0
+
+
+def parse_size(text: str | int) -> int:
+    """Bytes of `64GB` (decimal), `64GiB` or `64Gi` (binary), or a plain number."""
+    if isinstance(text, int):
+        if text < 0:
+            raise ValueError(f"{text} is not a size: sizes are not negative")
+        return text
+    match = _SIZE.match(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a size; write for example 512MB, 64GB or 64GiB")
+    number, unit, binary = match.groups()
+    scale = (_BINARY if binary else _DECIMAL)[unit.lower()] if unit else 1
+    return int(float(number) * scale)
+
+
+def parse_duration(text: str | float) -> float:
+    """Seconds of `90s`, `10m`, `1h30m`, `2d`, or a plain number of seconds."""
+    if isinstance(text, int | float):
+        seconds = float(text)
+    else:
+        compact = text.replace(" ", "").lower()
+        match = _DURATION.match(compact)
+        if not compact or match is None:
+            raise ValueError(f"{text!r} is not a duration; write for example 90s, 10m, 1h30m or 2d")
+        seconds = sum(
+            float(part) * unit for part, unit in zip(match.groups(), _DURATION_UNITS_S, strict=True) if part
+        )
+    if not 0 <= seconds <= _LONGEST_S:
+        raise ValueError(f"{text!r} is out of range: durations go from 0 to 10 years")
+    return seconds
+
+
+def format_size(size_bytes: float) -> str:
+    size = float(size_bytes)
+    for unit in ("B", "KB", "MB", "GB", "TB"):
+        if size < 1000 or unit == "TB":
+            return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
+        size /= 1000
+    raise AssertionError("unreachable")
+
+
+def format_duration(seconds: float) -> str:
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest_s = divmod(int(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}m{rest_s:02d}s"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours}h{minutes:02d}m"
+    days, hours = divmod(hours, 24)
+    return f"{days}d{hours:02d}h"

@@ -35,9 +35,7 @@ def parse_duration(text: str | float) -> float:
         match = _DURATION.match(compact)
         if not compact or match is None:
             raise ValueError(f"{text!r} is not a duration; write for example 90s, 10m, 1h30m or 2d")
-        seconds = sum(
-            float(part) * unit for part, unit in zip(match.groups(), _DURATION_UNITS_S, strict=True) if part
-        )
+        seconds = sum(float(part) * unit for part, unit in zip(match.groups(), _DURATION_UNITS_S, strict=True) if part)
     if not 0 <= seconds <= _LONGEST_S:
         raise ValueError(f"{text!r} is out of range: durations go from 0 to 10 years")
     return seconds

@@ -1,0 +1,73 @@
+"""HTTP bodies about the server itself and the nodes it can use."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from windlass.wire.runs import Wire
+
+
+class ErrorBody(Wire):
+    code: str
+    message: str
+    hint: str | None = None
+
+
+class Health(Wire):
+    status: str
+    version: str
+    controller: str = Field(description="active, standby, or absent: whether something moves runs forward")
+
+
+class Info(Wire):
+    version: str
+    database: str
+    home: str | None
+    auth: bool
+    pid: int
+    started_at: float
+
+
+class NodeRun(Wire):
+    id: str
+    name: str
+    cpus: float
+    gpus: list[int]
+    memory_bytes: int
+
+
+class NodeView(Wire):
+    engine: str
+    name: str
+    cpus: float
+    cpus_used: float
+    memory_bytes: int
+    memory_used_bytes: int
+    gpus: int
+    gpus_used: int
+    gpu_type: str | None
+    runs: list[NodeRun]
+    seen_at: float
+
+
+class ClusterView(Wire):
+    nodes: list[NodeView]
+    queued: int
+    running: int
+
+
+class SnapshotFile(Wire):
+    path: str = Field(min_length=1, max_length=4_096, pattern=r"^[^\x00]*$")
+    mode: int = Field(0o644, ge=0, le=0o7777)
+    sha256: str | None = Field(None, pattern=r"^[0-9a-f]{64}$")
+    size: int = Field(0, ge=0, lt=2**63)
+    link: str | None = Field(None, max_length=4_096, pattern=r"^[^\x00]*$", description="target, for a symbolic link")
+
+
+class SnapshotRequest(Wire):
+    files: list[SnapshotFile] = Field(max_length=200_000)
+
+
+class SnapshotReceipt(Wire):
+    digest: str
+    missing: list[str] = Field(description="sha256 of the blobs to send to /api/blobs before submitting")

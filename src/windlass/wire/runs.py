@@ -1,0 +1,219 @@
+"""HTTP bodies about runs, their attempts, events, logs and metrics."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from windlass.wire.spec import EnvName, ParamValue, RunSpec, Text
+
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+ShortText = Annotated[str, Field(pattern=r"^[^\x00]*$", max_length=2_000)]
+
+
+class Wire(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class GitState(Wire):
+    commit: ShortText | None = None
+    branch: ShortText | None = None
+    remote: ShortText | None = None
+    dirty: bool = False
+    diff: Annotated[str, Field(max_length=2_000_000)] | None = Field(
+        None, description="kept as a blob, not in the record"
+    )
+    diff_digest: Digest | None = None
+
+
+class Origin(Wire):
+    """Where a run was submitted from: part of the record, and what the local engine needs to run it the same way."""
+
+    host: ShortText | None = None
+    user: ShortText | None = None
+    cwd: ShortText | None = None
+    client: ShortText | None = Field(None, description="for example windlass 0.1.0")
+    search_path: Annotated[str, Field(pattern=r"^[^\x00]*$", max_length=50_000)] | None = Field(
+        None, description="PATH"
+    )
+    env: dict[EnvName, Text] = Field(default_factory=dict, description="VIRTUAL_ENV, PYTHONPATH and alike")
+    git: GitState | None = None
+
+
+class SubmitRequest(Wire):
+    spec: dict[str, Any] = Field(
+        description="a run spec; see docs/spec.md", json_schema_extra={"$ref": "#/components/schemas/RunSpec"}
+    )
+    code_digest: Digest | None = Field(None, description="of a snapshot sent before")
+    secrets: dict[EnvName, Text] = Field(
+        default_factory=dict, description="values for the spec's secrets; never given back"
+    )
+    origin: Origin = Field(default_factory=Origin)
+
+
+class CancelRequest(Wire):
+    grace_s: float | None = Field(None, ge=0, le=86_400, description="seconds between SIGTERM and SIGKILL")
+
+
+class CloneRequest(Wire):
+    set: dict[Text, ParamValue] = Field(
+        default_factory=dict, description="`lr` (a param), `params.lr` or any spec key, e.g. `resources.gpus`"
+    )
+    name: ShortText | None = None
+    secrets: dict[EnvName, Text] = Field(default_factory=dict)
+
+
+class ExitView(Wire):
+    reason: str
+    exit_code: int | None = None
+    signal: int | None = None
+    rank: int | None = None
+    message: str = ""
+
+
+class Progress(Wire):
+    step: int
+    total: int | None = None
+    eta_s: float | None = None
+
+
+class MetricSummary(Wire):
+    last: float | None
+    step: int | None = None
+    min: float | None = None
+    max: float | None = None
+    count: int = 0
+
+
+class Cost(Wire):
+    cpu_hours: float
+    gpu_hours: float
+    usd: float
+
+
+class RunSummary(Wire):
+    id: str
+    name: str
+    project: str
+    user: str | None
+    state: str
+    cancelling: bool = False
+    priority: str
+    tags: dict[str, str]
+    submitted_at: float
+    started_at: float | None
+    ended_at: float | None
+    duration_s: float | None = Field(description="from first start to end or now")
+    attempts: int
+    retry_at: float | None = None
+    exit: ExitView | None
+    progress: Progress | None
+    cost: Cost
+
+
+class RunView(RunSummary):
+    spec: RunSpec
+    seed: int
+    command: list[str] = Field(description="what is started, params filled in")
+    code_digest: str | None
+    origin: Origin
+    clone_of: str | None = None
+    metrics: dict[str, MetricSummary]
+    usage: dict[str, Any] | None = None
+    environment: dict[str, Any] | None = Field(
+        None, description="host, interpreter, packages and devices of the last attempt"
+    )
+    run_dir: str | None = Field(None, description="on the node: working folder and logs of every attempt")
+    exit_code: int | None = Field(None, description="as a shell would show it; set at the end")
+
+
+class RunPage(Wire):
+    runs: list[RunSummary]
+    next_cursor: str | None = None
+
+
+class AttemptView(Wire):
+    id: str
+    number: int
+    state: str
+    engine: str
+    nodes: list[str]
+    created_at: float
+    started_at: float | None
+    ended_at: float | None
+    exit: ExitView | None
+    log_dirs: list[str]
+    environment: dict[str, Any] | None
+    usage: dict[str, Any] | None
+
+
+class AttemptList(Wire):
+    attempts: list[AttemptView]
+
+
+class EventView(Wire):
+    seq: int
+    at: float
+    kind: str
+    attempt: int | None
+    message: str
+    data: dict[str, Any]
+
+
+class EventPage(Wire):
+    events: list[EventView]
+    next_after: int
+
+
+class LogLine(Wire):
+    at: float
+    attempt: int
+    rank: int
+    stream: str = Field(description="stdout or stderr")
+    text: str
+    partial: bool = Field(False, description="the next line of the same rank and stream continues it")
+
+
+class LogPage(Wire):
+    lines: list[LogLine]
+    next_cursor: str | None = Field(None, description="give it back as `after` to go on from here")
+
+
+class Point(Wire):
+    step: int | None = Field(None, ge=0, lt=2**63)
+    at: float = Field(ge=0, lt=1e11)
+    values: dict[Annotated[str, Field(pattern=r"^[^\x00]*$", min_length=1, max_length=250)], float] = Field(
+        max_length=10_000
+    )
+    total: int | None = Field(None, ge=0, lt=2**63, description="steps there will be")
+
+
+class MetricBatch(Wire):
+    source: Annotated[str, Field(pattern=r"^[A-Za-z0-9._:-]{1,100}$")]
+    seq: int = Field(ge=0, lt=2**63, description="number of the first point; points already known are skipped")
+    points: list[Point] = Field(max_length=10_000)
+
+
+class MetricReceipt(Wire):
+    accepted: int
+    next_seq: int
+
+
+class MetricSeries(Wire):
+    name: str
+    steps: list[int | None]
+    values: list[float | None] = Field(description="null for NaN; infinities as +-1.8e308")
+    at: list[float]
+
+
+class MetricsView(Wire):
+    series: list[MetricSeries]
+
+
+class Why(Wire):
+    run_id: str
+    state: str
+    summary: str
+    details: list[str]
+    position: int | None = Field(None, description="place in the queue, from 1")

@@ -1,0 +1,159 @@
+"""The run spec: what a user wants, as written in YAML, sent over HTTP and kept in the record. Strict: an unknown or
+ill-typed key is an error that names the key, the rule and the nearest right key, never silently dropped.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from windlass.core.errors import InvalidSpec
+from windlass.core.names import nearest
+from windlass.core.quantities import parse_duration, parse_size
+
+# Keys of capabilities that this version does not have. Refused by name: accepting them would be a promise.
+NOT_YET = {
+    "": {"data", "checkpoint", "elastic", "max_cost", "plan", "recipe", "image", "engine"},
+    "resources": {"spot", "tpus"},
+}
+ENV_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+EnvName = Annotated[str, Field(pattern=ENV_NAME.pattern, max_length=200)]
+# PostgreSQL stores no NUL and neither do environments or argument lists.
+Text = Annotated[str, Field(pattern=r"^[^\x00]*$", max_length=100_000)]
+DurationS = Annotated[float, BeforeValidator(parse_duration)]
+SizeBytes = Annotated[int, BeforeValidator(parse_size), Field(le=2**60)]
+Scalar = bool | int | float | Text | None
+ParamValue = Scalar | list[Scalar] | dict[str, Scalar]
+
+
+class Priority(StrEnum):
+    LOW = "low"
+    NORMAL = "normal"
+    HIGH = "high"
+
+    @property
+    def rank(self) -> int:
+        return {"low": 0, "normal": 10, "high": 20}[self.value]
+
+
+class SpecModel(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ResourcesSpec(SpecModel):
+    nodes: int = Field(1, ge=1, le=10_000, description="how many nodes")
+    cpus: float | None = Field(None, ge=0, le=100_000, description="CPU cores per node; default one per process")
+    memory: SizeBytes | None = Field(None, ge=0, description="memory per node, for example 64GB; also the limit")
+    gpus: int = Field(0, ge=0, le=1_000, description="GPUs per node")
+    gpu_type: Name | None = Field(None, description="for example h100")
+
+
+class RetrySpec(SpecModel):
+    max: int = Field(3, ge=0, le=1_000, description="how often a run is tried again")
+    backoff: DurationS = Field(2.0, ge=0, le=86_400, description="wait before the first retry; doubles each time")
+
+
+def _env_text(value: Any) -> Any:
+    """YAML reads `EPOCHS: 3` as a number; an environment holds text."""
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def _tags(value: Any) -> Any:
+    if isinstance(value, list):
+        return dict.fromkeys(value, "")
+    return value
+
+
+class RunSpec(SpecModel):
+    name: Name | None = None
+    command: Text | list[Text] | None = Field(None, description="a shell line, or a list of arguments")
+    script: Text | None = Field(None, description="a Python script; started once per process")
+    args: list[Text] = Field(default_factory=list, max_length=10_000, description="arguments of the script")
+    code: Text | None = Field(".", description="the folder to snapshot; null runs in `workdir` as it is")
+    workdir: Text | None = Field(None, description="an existing folder to run in, instead of a snapshot")
+    nproc: int | None = Field(None, ge=1, le=1_024, description="processes per node; default one per GPU, or one")
+    resources: ResourcesSpec = Field(default_factory=ResourcesSpec)
+    params: dict[Name, ParamValue] = Field(default_factory=dict)
+    env: dict[EnvName, Annotated[Text, BeforeValidator(_env_text)]] = Field(default_factory=dict)
+    secrets: list[EnvName] = Field(
+        default_factory=list, max_length=1_000, description="names; values are never kept here"
+    )
+    retry: RetrySpec | None = Field(None, description="given: any failure is retried; not given: only transient ones")
+    timeout: DurationS | None = Field(None, gt=0, description="time limit of the whole run, for example 12h")
+    grace: DurationS = Field(10.0, ge=0, le=86_400, description="time between SIGTERM and SIGKILL")
+    priority: Priority = Priority.NORMAL
+    tags: Annotated[dict[Text, Text], BeforeValidator(_tags)] = Field(default_factory=dict)
+    project: Name = "default"
+    seed: int | None = Field(None, ge=0, lt=2**63)
+    warm: bool = Field(True, description="start in a pre-imported interpreter when there is one")
+
+    @model_validator(mode="after")
+    def _one_way_to_start(self) -> RunSpec:
+        if (self.command is None) == (self.script is None):
+            raise ValueError("give either `command` or `script`, and only one of them")
+        if self.command is not None and (not self.command or not "".join(self.command).strip()):
+            raise ValueError("`command` is empty")
+        if self.script is not None and not self.script.strip():
+            raise ValueError("`script` is empty")
+        if self.command is not None and self.args:
+            raise ValueError("`args` goes with `script`; with `command`, write the arguments into the command")
+        if self.code is not None and self.workdir is not None:
+            raise ValueError("`workdir` goes with `code: null`: a run has a snapshot or a folder, not both")
+        if both := sorted(set(self.env) & set(self.secrets)):
+            raise ValueError(f"{both[0]} is in both `env` and `secrets`")
+        return self
+
+
+def parse_spec(data: Any, *, line_of: Callable[[Sequence[str | int]], str] | None = None) -> RunSpec:
+    """Validate `data`; raise InvalidSpec with every problem. `line_of` maps a key path to a prefix such as `f.yaml:7: `."""
+    where = line_of or (lambda _loc: "")
+    if not isinstance(data, Mapping):
+        raise InvalidSpec([f"{where(())}a spec is a mapping of keys, not {type(data).__name__}"])
+    try:
+        return RunSpec.model_validate(data)
+    except ValidationError as invalid:
+        problems = [where(error["loc"]) + _describe(error) for error in invalid.errors(include_url=False)]
+    raise InvalidSpec(_once(problems), hint="docs/spec.md lists every key")
+
+
+def _once(problems: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(problems))
+
+
+def _describe(error: Mapping[str, Any]) -> str:
+    """One problem in words: pydantic's are for programmers, and unions repeat themselves."""
+    loc = [str(part) for part in error["loc"]]
+    if error["type"] == "extra_forbidden":
+        parent, key = ".".join(loc[:-1]), loc[-1]
+        if key in NOT_YET.get(parent, ()):
+            return f"`{'.'.join(loc)}` is not supported by this version of Windlass"
+        known = _known_keys(parent)
+        guess = nearest(key, known)
+        tail = f"; did you mean `{guess}`?" if guess else f"; known: {', '.join(known)}"
+        return f"unknown key `{'.'.join(loc)}`{tail}"
+    message = re.sub(r"^(Value error|Assertion failed), ", "", error["msg"])
+    if not loc:
+        return message
+    key = ".".join(
+        part
+        for part in loc
+        if part in RunSpec.model_fields or not re.match(r"^(str|list\[|dict\[|bool|int|float|none|constrained)", part)
+    )
+    if error["type"] == "string_pattern_mismatch" and "A-Za-z" in message:
+        message = "write letters, digits and . _ - only, starting with a letter or digit"
+    value = error.get("input")
+    shown = (
+        f" (got {value!r:.80})" if isinstance(value, str | int | float | bool) and repr(value) not in message else ""
+    )
+    return f"`{key}`: {message[:1].lower()}{message[1:]}{shown}"
+
+
+def _known_keys(parent: str) -> list[str]:
+    models: dict[str, type[SpecModel]] = {"": RunSpec, "resources": ResourcesSpec, "retry": RetrySpec}
+    return sorted(models[parent].model_fields) if parent in models else []

@@ -1,0 +1,53 @@
+"""For scripts inside a run: who am I, what are my params, and `log` for metrics and progress.
+
+    from windlass import job
+    job.log(step, total=1000, loss=loss)
+
+Standard library only, and outside Windlass everything works with one process and no params.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from windlass.job.session import Params, Session, session
+
+__all__ = ["Params", "Session", "flush", "last", "log", "session", *sorted(Session.PUBLIC)]
+
+if TYPE_CHECKING:
+    params: Params
+    rank: int
+    world_size: int
+    local_rank: int
+    attempt: int
+    run_id: str | None
+    seed: int | None
+    is_main: bool
+    output_dir: Path
+
+
+def log(step: int | None = None, *, total: int | None = None, **metrics: Any) -> None:
+    """Record metrics at `step` of `total` steps. Costs microseconds: a background thread writes them down.
+
+    Values are anything `float()` takes, so a tensor is brought to the CPU here. Raises ValueError for a name that
+    is no metric name and TypeError for a value that is no number.
+    """
+    session().log(step, total, metrics)
+
+
+def flush() -> None:
+    """Write down what was logged so far. Happens by itself within a fifth of a second and when the process ends."""
+    session().flush()
+
+
+def last() -> dict[str, float]:
+    """The last value of every metric that this process logged."""
+    return session().last()
+
+
+def __getattr__(name: str) -> Any:
+    # Read on first use, not at import: a script may set the variables itself before it asks.
+    if name in Session.PUBLIC:
+        return getattr(session(), name)
+    raise AttributeError(f"module 'windlass.job' has no attribute {name!r}")

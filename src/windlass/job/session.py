@@ -1,0 +1,155 @@
+"""What a process knows about the run it belongs to, read from its environment."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import operator
+import os
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from windlass.agent.layout import metrics_spool
+from windlass.core.names import nearest
+from windlass.job.spool import Spool
+
+_LONGEST_NAME = 250
+
+
+class Params(Mapping[str, Any]):
+    """The run's params: `params["lr"]`, `params.lr` or `params.get("lr", 3e-4)`. Read only."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = dict(values)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __getattr__(self, name: str) -> Any:
+        # `_values` itself is asked for while unpickling, before it is there.
+        if name.startswith("_"):
+            raise AttributeError(name)
+        try:
+            return self._values[name]
+        except KeyError:
+            guess = nearest(name, self._values)
+            known = f"did you mean {guess!r}?" if guess else f"known: {', '.join(sorted(self._values)) or 'none'}"
+            raise AttributeError(f"the run has no param {name!r}; {known}") from None
+
+    def __repr__(self) -> str:
+        return f"Params({self._values!r})"
+
+
+class Session:
+    """One process of a run, or a lone process outside of one (`run_id` is None then)."""
+
+    PUBLIC: ClassVar[frozenset[str]] = frozenset(
+        ("params", "rank", "world_size", "local_rank", "attempt", "run_id", "seed", "is_main", "output_dir")
+    )
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self.run_id: str | None = environ.get("WINDLASS_RUN_ID") or None
+        self.rank: int = _number(environ, "RANK", _number(environ, "WINDLASS_RANK", 0))
+        self.world_size: int = _number(environ, "WORLD_SIZE", 1)
+        self.local_rank: int = _number(environ, "LOCAL_RANK", 0)
+        self.attempt: int = _number(environ, "WINDLASS_ATTEMPT", 1)
+        self.seed: int | None = _number(environ, "WINDLASS_SEED", None)
+        self.params = Params(_params(environ.get("WINDLASS_PARAMS", "")))
+        self._model_dir = environ.get("SM_MODEL_DIR")
+        self._last: dict[str, float] = {}
+        self._names: set[str] = set()
+        folder = environ.get("WINDLASS_NODE_DIR")
+        self._spool = Spool(os.path.join(folder, metrics_spool(self.rank))) if folder else None
+
+    @property
+    def is_main(self) -> bool:
+        return self.rank == 0
+
+    @property
+    def output_dir(self) -> Path:
+        """Where results go: the run's model folder, or `output` in the working folder outside a run. It exists."""
+        folder = Path(self._model_dir or "output").absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def log(self, step: int | None, total: int | None, metrics: Mapping[str, Any]) -> None:
+        if self._names.issuperset(metrics):
+            values = {name: _value(name, value) for name, value in metrics.items()}
+        else:
+            values = {_checked(name): _value(name, value) for name, value in metrics.items()}
+            self._names.update(values)
+        number = None if step is None else _count("step", step)
+        steps = None if total is None else _count("total", total)
+        self._last.update(values)
+        if self._spool is not None:
+            self._spool.add((time.time(), number, steps, values))
+
+    def flush(self) -> None:
+        if self._spool is not None:
+            self._spool.flush()
+
+    def last(self) -> dict[str, float]:
+        return dict(self._last)
+
+
+@functools.cache
+def session() -> Session:
+    """This process's session. One a process, because the environment it describes is the process's."""
+    return Session(os.environ)
+
+
+def _number(environ: Mapping[str, str], name: str, default: Any) -> Any:
+    text = environ.get(name, "").strip()
+    if not text:
+        return default
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"environment variable {name} is {text!r}, but must be a whole number") from None
+
+
+def _params(text: str) -> Mapping[str, Any]:
+    if not text.strip():
+        return {}
+    try:
+        values = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"WINDLASS_PARAMS is not JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"WINDLASS_PARAMS must be a JSON object, not {type(values).__name__}")
+    return values
+
+
+def _checked(name: str) -> str:
+    if not name or len(name) > _LONGEST_NAME or not name.isprintable():
+        raise ValueError(f"{name[:60]!r} is no metric name: write 1 to {_LONGEST_NAME} printable characters")
+    return name
+
+
+def _value(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+    except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError: a tensor of several elements
+        shown = f"{type(value).__name__} ({error})"
+        raise TypeError(f"metric {name!r} must be a number, not {shown}") from error
+
+
+def _count(what: str, value: Any) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = int(value) if float(value).is_integer() else -1
+    if not 0 <= number < 2**63:
+        raise ValueError(f"`{what}` is {value!r}, but must be a whole number from 0")
+    return number

@@ -1,0 +1,117 @@
+"""The file a rank's metrics go to, written by a background thread so that the training loop never waits for a disk.
+
+Lines are appended whole, so a reader can follow the file while it grows, and a forked process can share it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from typing import TypeAlias
+
+Point: TypeAlias = tuple[float, int | None, int | None, dict[str, float]]
+
+_BATCH_S = 0.2
+# What is kept while the disk does not take it: about an hour of a busy loop, some tens of MB.
+_MOST_WAITING = 200_000
+
+
+class Spool:
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._reset()
+        _open_spools.add(self)
+
+    def add(self, point: Point) -> None:
+        """A few microseconds; never blocks and never fails because of the disk."""
+        self._waiting.append(point)
+        if not self._wake.is_set():
+            self._wake.set()
+        if self._thread is None:
+            self._start()
+
+    def flush(self) -> None:
+        with self._lock:
+            lines = []
+            while self._waiting:
+                lines.append(_render(self._waiting.popleft()))
+            if lines:
+                self._unwritten += "".join(lines).encode()
+            self._write()
+
+    def _reset(self) -> None:
+        # Also after a fork: what waits belongs to the parent, and its thread and locks stayed there.
+        self._waiting: deque[Point] = deque(maxlen=_MOST_WAITING)
+        self._unwritten = b""
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._complained = False
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._thread is not None:
+                return
+            self._thread = threading.Thread(target=self._work, name="windlass-metrics", daemon=True)
+            self._thread.start()
+        if util := sys.modules.get("multiprocessing.util"):
+            # Forked multiprocessing workers end without atexit, but run these.
+            util.Finalize(None, self.flush, exitpriority=100)
+
+    def _work(self) -> None:
+        while True:
+            self._wake.wait()
+            time.sleep(_BATCH_S)
+            self._wake.clear()
+            self.flush()
+
+    def _write(self) -> None:
+        if not self._unwritten:
+            return
+        try:
+            # Opened each time: five times a second at most, and nothing to keep straight across forks.
+            fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                while self._unwritten:
+                    self._unwritten = self._unwritten[os.write(fd, self._unwritten) :]
+            finally:
+                os.close(fd)
+        except OSError as error:
+            # A full disk must not end a training run. What is left goes out with the next batch.
+            if not self._complained:
+                print(f"windlass: metrics cannot be written to {self.path} now: {error}", file=sys.stderr)
+            self._complained = True
+            if len(self._unwritten) > 64_000_000:
+                # Too much: give up the rest, but end the line that may be half in the file.
+                self._unwritten = self._unwritten[: self._unwritten.find(b"\n") + 1]
+
+
+def _render(point: Point) -> str:
+    at, step, total, values = point
+    record: dict[str, object] = {"t": round(at, 6), "s": step, "m": values}
+    if total is not None:
+        record["n"] = total
+    return json.dumps(record, separators=(",", ":")) + "\n"
+
+
+_open_spools: weakref.WeakSet[Spool] = weakref.WeakSet()
+
+
+def _flush_all() -> None:
+    for spool in list(_open_spools):
+        spool.flush()
+
+
+def _reset_all() -> None:
+    for spool in list(_open_spools):
+        spool._reset()
+
+
+atexit.register(_flush_all)
+os.register_at_fork(after_in_child=_reset_all)

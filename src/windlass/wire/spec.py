@@ -111,7 +111,7 @@ class RunSpec(SpecModel):
 
 
 def parse_spec(data: Any, *, line_of: Callable[[Sequence[str | int]], str] | None = None) -> RunSpec:
-    """Validate `data`; raise InvalidSpec with every problem. `line_of` maps a key path to a prefix such as `f.yaml:7: `."""
+    """Validate `data`; raise InvalidSpec with every problem. `line_of` turns a key path into a prefix like `f.yaml:7: `."""
     where = line_of or (lambda _loc: "")
     if not isinstance(data, Mapping):
         raise InvalidSpec([f"{where(())}a spec is a mapping of keys, not {type(data).__name__}"])

@@ -1,0 +1,127 @@
+"""Connections and transactions, for SQLite (embedded) and PostgreSQL (shared) alike. No queries of anyone's.
+
+`read()` gives a consistent view; `write()` commits when its block ends without an error, and what it committed is on
+disk. Writers in one process take turns here rather than in SQLite's busy loop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.pool import QueuePool
+
+from windlass.core.errors import InvalidInput, StorageFull, Unavailable
+from windlass.db.faults import CommitFault
+
+_BUSY_TIMEOUT_MS = 20_000
+_FULL = ("disk is full", "No space left", "could not extend file")
+
+
+class Database:
+    def __init__(self, url: str, *, pool_size: int = 16, fault: CommitFault | None = None) -> None:
+        self.url = _with_driver(url)
+        self.is_sqlite = self.url.startswith("sqlite")
+        self._fault = fault
+        # One writer at a time is SQLite's own rule; PostgreSQL has row locks for that.
+        self._writing: contextlib.AbstractContextManager[Any] = (
+            threading.Lock() if self.is_sqlite else contextlib.nullcontext()
+        )
+        self.engine = _sqlite_engine(self.url, pool_size) if self.is_sqlite else _postgres_engine(self.url, pool_size)
+
+    @contextlib.contextmanager
+    def read(self) -> Iterator[Connection]:
+        with _translated(), self.engine.connect() as connection, connection.begin():
+            yield connection
+
+    @contextlib.contextmanager
+    def write(self) -> Iterator[Connection]:
+        with _translated(), self._writing, self.engine.connect() as connection:
+            if self.is_sqlite:
+                connection.execution_options(windlass_write=True)
+            with connection.begin() as transaction:
+                yield connection
+                if self._fault:
+                    self._fault.before()
+                transaction.commit()
+            if self._fault:
+                self._fault.after()
+
+    def describe(self) -> str:
+        return self.engine.url.render_as_string(hide_password=True)
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+
+def sqlite_url(path: Path) -> str:
+    return f"sqlite:///{path}"
+
+
+def _with_driver(url: str) -> str:
+    for prefix in ("postgresql://", "postgres://"):
+        if url.startswith(prefix):
+            return "postgresql+psycopg://" + url[len(prefix) :]
+    if not url.startswith(("sqlite:///", "postgresql+psycopg://")):
+        scheme = url.partition(":")[0]
+        raise InvalidInput(f"unknown database '{scheme}'; known: sqlite:///PATH, postgresql://USER:PASSWORD@HOST/NAME")
+    return url
+
+
+def _sqlite_engine(url: str, pool_size: int) -> Engine:
+    engine = create_engine(
+        url,
+        poolclass=QueuePool,
+        pool_size=pool_size,
+        max_overflow=64,
+        # Transactions are begun below, by hand: the driver's own begin is neither deferred nor immediate.
+        connect_args={"check_same_thread": False, "isolation_level": None, "timeout": _BUSY_TIMEOUT_MS / 1000},
+    )
+
+    @event.listens_for(engine, "connect")
+    def _configure(connection: Any, _record: Any) -> None:
+        cursor = connection.cursor()
+        for pragma in (
+            "journal_mode=WAL",
+            "synchronous=FULL",
+            "foreign_keys=ON",
+            f"busy_timeout={_BUSY_TIMEOUT_MS}",
+            "cache_size=-4000",
+        ):
+            cursor.execute(f"PRAGMA {pragma}")
+        cursor.close()
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        writing = connection.get_execution_options().get("windlass_write")
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN DEFERRED")
+
+    return engine
+
+
+def _postgres_engine(url: str, pool_size: int) -> Engine:
+    return create_engine(url, pool_size=pool_size, max_overflow=32, pool_pre_ping=True)
+
+
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    """Database trouble that is nobody's fault becomes an error of ours; everything else passes as it is."""
+    try:
+        yield
+    except (OperationalError, DBAPIError) as error:
+        text = str(error.orig)
+        if any(sign in text for sign in _FULL):
+            raise StorageFull(f"the database has no room left: {text}", hint="free some disk space") from error
+        if isinstance(error, OperationalError):
+            raise Unavailable(f"the database does not answer: {text}", hint="trying again may help") from error
+        raise
+
+
+def database_url(environ: os._Environ[str] | dict[str, str], home: Path) -> str:
+    return environ.get("WINDLASS_DATABASE_URL") or sqlite_url(home / "windlass.db")

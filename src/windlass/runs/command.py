@@ -1,0 +1,113 @@
+"""From a spec to what is started: params filled in, shell or not, how many processes, which request. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any
+
+from windlass.core.errors import InvalidSpec
+from windlass.core.names import nearest
+from windlass.core.resources import Node, Resources
+from windlass.wire.spec import RunSpec
+
+_PARAM = re.compile(r"\$(\$?)\{([^}]*)\}")
+# Anything that only a shell understands. Without it the command is started directly: no shell between us and it.
+_SHELL_SYNTAX = re.compile(
+    r"[|&;<>()`\n*?\[\]#~{}$!]|^\s*\w+=|^\s*(cd|export|source|set|exec|if|for|while|test|ulimit)\b"
+)
+_LAUNCHERS = frozenset({"torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "horovodrun", "srun"})
+_LAUNCHER_MODULES = frozenset({"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"})
+
+
+def fill_command(spec: RunSpec) -> tuple[str, ...]:
+    """The argument list that is started, once per process."""
+    if spec.script is not None:
+        return ("python", _fill(spec.script, spec), *(_fill(arg, spec) for arg in spec.args))
+    if isinstance(spec.command, list):
+        return tuple(_fill(part, spec) for part in spec.command)
+    assert spec.command is not None  # RunSpec has one or the other
+    text = _fill(spec.command, spec, quote=shlex.quote)
+    if _SHELL_SYNTAX.search(_outside_quotes(text)):
+        return ("/bin/sh", "-c", text)
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise InvalidSpec([f"`command`: {error} in {spec.command!r}"]) from error
+
+
+def is_self_launching(argv: tuple[str, ...]) -> bool:
+    """Whether the command is a launcher that starts the node's processes itself."""
+    if PurePath(argv[0]).name in _LAUNCHERS:
+        return True
+    if PurePath(argv[0]).name.startswith("python") and "-m" in argv[1:-1]:
+        return argv[argv.index("-m") + 1] in _LAUNCHER_MODULES
+    if argv[:2] == ("/bin/sh", "-c"):
+        words = argv[2].replace("\n", " ").split()
+        return any(PurePath(word).name in _LAUNCHERS for word in words)
+    return False
+
+
+def workers_per_node(spec: RunSpec, argv: tuple[str, ...]) -> int:
+    """One process per GPU, unless the spec says otherwise or a shell line wants to be run just once."""
+    if spec.nproc is not None:
+        return spec.nproc
+    if argv[:2] == ("/bin/sh", "-c") and not is_self_launching(argv):
+        return 1
+    return max(1, spec.resources.gpus)
+
+
+def resolve_resources(spec: RunSpec, workers: int, nodes: list[Node]) -> Resources:
+    """What is asked of each node. CPUs nobody asked for are one per process, but never more than a node has."""
+    cpus = spec.resources.cpus
+    if cpus is None:
+        cpus = float(min([workers, *([max(node.cpus for node in nodes)] if nodes else [])]))
+    return Resources(
+        nodes=spec.resources.nodes,
+        cpus=cpus,
+        memory_bytes=spec.resources.memory or 0,
+        gpus=spec.resources.gpus,
+        gpu_type=spec.resources.gpu_type,
+    )
+
+
+def params_json(params: Mapping[str, Any]) -> str:
+    return json.dumps(params, sort_keys=True)
+
+
+def _fill(text: str, spec: RunSpec, quote: Any = str) -> str:
+    def value_of(match: re.Match[str]) -> str:
+        escaped, name = match.groups()
+        if escaped:
+            return f"${{{name}}}"
+        if name in spec.params:
+            return str(quote(_plain(spec.params[name])))
+        if name in spec.env:
+            return str(quote(spec.env[name]))
+        guess = nearest(name, spec.params)
+        options = f"did you mean ${{{guess}}}? " if guess else f"params: {', '.join(sorted(spec.params)) or 'none'}; "
+        escape = f"write $${{{name}}} for a shell variable"
+        raise InvalidSpec([f"`${{{name}}}` in the command is not a param of this run; {options}{escape}"])
+
+    return _PARAM.sub(value_of, text)
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return ""
+    if isinstance(value, bool | list | dict):
+        return json.dumps(value)
+    return repr(value) if isinstance(value, float) else str(value)
+
+
+def _outside_quotes(text: str) -> str:
+    """The text without what is quoted: there, shell characters are only characters. Double quotes still expand `$`."""
+    without_single = re.sub(r"'[^']*'", "", text)
+    return re.sub(
+        r'"((?:[^"\\]|\\.)*)"', lambda match: "$" if re.search(r"[$`]", match.group(1)) else "", without_single
+    )

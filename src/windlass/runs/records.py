@@ -1,0 +1,123 @@
+"""Runs, attempts and events as the database holds them: typed rows, and the codecs of their JSON columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sqlalchemy import Row
+
+from windlass.core.exits import Exit, ExitReason
+from windlass.core.resources import NodeShare, Placement, Resources
+from windlass.runs.retry import RetryPolicy
+from windlass.runs.types import AttemptState, RunState
+from windlass.wire.spec import RunSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    id: str
+    name: str
+    project: str
+    user: str | None
+    state: RunState
+    version: int
+    spec_data: Mapping[str, Any]
+    argv: tuple[str, ...]
+    tags: Mapping[str, str]
+    seed: int
+    code_digest: str | None
+    origin: Mapping[str, Any]
+    clone_of: str | None
+    submitted_at: float
+    queued_at: float
+    started_at: float | None
+    ended_at: float | None
+    retry_at: float | None
+    cancel_requested_at: float | None
+    cancel_grace_s: float | None
+    priority: int
+    resources: Resources
+    attempt_count: int
+    first_attempt: int
+    exit: Exit | None
+    cpu_hours: float
+    gpu_hours: float
+    cost_usd: float
+    request_digest: str | None
+
+    @property
+    def spec(self) -> RunSpec:
+        """Parsed on demand: lists of thousands of runs are loaded without looking at it."""
+        return RunSpec.model_validate(self.spec_data)
+
+    @property
+    def cancelling(self) -> bool:
+        return self.cancel_requested_at is not None and not self.state.is_terminal
+
+    @property
+    def retry_policy(self) -> RetryPolicy:
+        retry = self.spec.retry
+        return RetryPolicy(max=retry.max, backoff_s=retry.backoff, errors_too=True) if retry else RetryPolicy()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptRecord:
+    id: str
+    run_id: str
+    number: int
+    state: AttemptState
+    engine: str
+    placement: Placement
+    created_at: float
+    started_at: float | None
+    ended_at: float | None
+    released_at: float | None
+    exit: Exit | None
+    log_dirs: tuple[str, ...]
+    environment: Mapping[str, Any] | None
+    usage: Mapping[str, Any] | None
+
+
+def run_from_row(row: Row[Any]) -> RunRecord:
+    values = dict(row._mapping)
+    values.pop("idempotency_key", None)
+    resources = Resources(
+        nodes=values.pop("nodes"),
+        cpus=values.pop("cpus"),
+        memory_bytes=values.pop("memory_bytes"),
+        gpus=values.pop("gpus"),
+        gpu_type=values.pop("gpu_type"),
+    )
+    values["state"] = RunState(values["state"])
+    values["spec_data"] = values.pop("spec")
+    values["argv"] = tuple(values["argv"])
+    values["exit"] = exit_from_json(values["exit"])
+    return RunRecord(resources=resources, **values)
+
+
+def attempt_from_row(row: Row[Any]) -> AttemptRecord:
+    values = dict(row._mapping)
+    values["state"] = AttemptState(values["state"])
+    values["placement"] = placement_from_json(values["placement"])
+    values["exit"] = exit_from_json(values["exit"])
+    values["log_dirs"] = tuple(values["log_dirs"])
+    return AttemptRecord(**values)
+
+
+def exit_to_json(exit: Exit | None) -> dict[str, Any] | None:
+    return None if exit is None else asdict(exit)
+
+
+def exit_from_json(data: Mapping[str, Any] | None) -> Exit | None:
+    return None if data is None else Exit(**{**data, "reason": ExitReason(data["reason"])})
+
+
+def placement_to_json(placement: Placement) -> dict[str, Any]:
+    return asdict(placement)
+
+
+def placement_from_json(data: Mapping[str, Any]) -> Placement:
+    shares = tuple(NodeShare(**{**share, "gpu_indices": tuple(share["gpu_indices"])}) for share in data["shares"])
+    return Placement(engine=data["engine"], shares=shares)

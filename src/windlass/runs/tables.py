@@ -1,0 +1,97 @@
+"""Tables of runs, attempts, events and sealed secrets."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Column, Float, ForeignKey, Index, Integer, LargeBinary, String, Table, Text
+
+from windlass.db.metadata import Json, Seconds, metadata
+
+_Seq = BigInteger().with_variant(Integer, "sqlite")
+
+runs = Table(
+    "runs",
+    metadata,
+    Column("id", String(32), primary_key=True),
+    Column("name", String(64), nullable=False),
+    Column("project", String(64), nullable=False),
+    Column("user", String(200)),
+    Column("state", String(16), nullable=False),
+    Column("version", Integer, nullable=False),  # counts changes; every write is guarded by it
+    Column("spec", Json, nullable=False),
+    Column("argv", Json, nullable=False),  # what is started, params filled in
+    Column("tags", Json, nullable=False),
+    Column("seed", BigInteger, nullable=False),
+    Column("code_digest", String(64)),
+    Column("origin", Json, nullable=False),
+    Column("clone_of", String(32)),
+    Column("submitted_at", Seconds, nullable=False),
+    Column("queued_at", Seconds, nullable=False),  # the place in the queue; renewed by a resume
+    Column("started_at", Seconds),
+    Column("ended_at", Seconds),
+    Column("retry_at", Seconds),
+    Column("cancel_requested_at", Seconds),
+    Column("cancel_grace_s", Float),
+    # What is asked of each node, resolved at submission.
+    Column("priority", Integer, nullable=False),
+    Column("nodes", Integer, nullable=False),
+    Column("cpus", Float, nullable=False),
+    Column("memory_bytes", BigInteger, nullable=False),
+    Column("gpus", Integer, nullable=False),
+    Column("gpu_type", String(64)),
+    # How it ended, and what it used so far (ended attempts only).
+    Column("attempt_count", Integer, nullable=False),
+    Column("first_attempt", Integer, nullable=False),  # since the last resume: earlier failures count no more
+    Column("exit", Json),
+    Column("cpu_hours", Float, nullable=False),
+    Column("gpu_hours", Float, nullable=False),
+    Column("cost_usd", Float, nullable=False),
+    Column("idempotency_key", String(200), unique=True),
+    Column("request_digest", String(64)),
+    Index("ix_runs_submitted", "submitted_at", "id"),
+    Index("ix_runs_state_submitted", "state", "submitted_at", "id"),
+    Index("ix_runs_project_submitted", "project", "submitted_at", "id"),
+    Index("ix_runs_name_submitted", "name", "submitted_at"),
+)
+
+attempts = Table(
+    "attempts",
+    metadata,
+    Column("id", String(48), primary_key=True),
+    Column("run_id", String(32), ForeignKey("runs.id"), nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("engine", String(32), nullable=False),
+    Column("placement", Json, nullable=False),
+    Column("created_at", Seconds, nullable=False),
+    Column("started_at", Seconds),
+    Column("ended_at", Seconds),
+    Column("released_at", Seconds),  # the engine has been told to forget it
+    Column("exit", Json),
+    Column("log_dirs", Json, nullable=False),
+    Column("environment", Json),
+    Column("usage", Json),
+    Index("ix_attempts_run_number", "run_id", "number", unique=True),
+    Index("ix_attempts_state", "state"),
+    Index("ix_attempts_released", "released_at"),
+)
+
+events = Table(
+    "events",
+    metadata,
+    Column("seq", _Seq, primary_key=True, autoincrement=True),
+    Column("run_id", String(32), ForeignKey("runs.id"), nullable=False),
+    Column("attempt", Integer),
+    Column("kind", String(32), nullable=False),
+    Column("at", Seconds, nullable=False),
+    Column("message", Text, nullable=False),
+    Column("data", Json, nullable=False),
+    Index("ix_events_run", "run_id", "seq"),
+)
+
+secrets = Table(
+    "run_secrets",
+    metadata,
+    Column("run_id", String(32), ForeignKey("runs.id"), primary_key=True),
+    Column("name", String(200), primary_key=True),
+    Column("sealed", LargeBinary, nullable=False),
+)

@@ -1,0 +1,81 @@
+"""The nodes that engines reported, and the snapshot the scheduler decides on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import BigInteger, Column, Connection, Float, Integer, String, Table, delete, insert, select
+
+from windlass.core.resources import Node
+from windlass.db.metadata import Seconds, metadata
+from windlass.runs.records import RunRecord
+from windlass.runs.store import WAITING, load_live_attempts, load_runs_in
+from windlass.scheduling.types import ClusterSnapshot, WaitingRun
+
+nodes = Table(
+    "nodes",
+    metadata,
+    Column("engine", String(32), primary_key=True),
+    Column("name", String(200), primary_key=True),
+    Column("cpus", Float, nullable=False),
+    Column("memory_bytes", BigInteger, nullable=False),
+    Column("gpus", Integer, nullable=False),
+    Column("gpu_type", String(64)),
+    Column("seen_at", Seconds, nullable=False),
+)
+
+
+def commit_nodes(tx: Connection, engine: str, found: Sequence[Node], *, now: float) -> None:
+    """Replace what is known of one engine's nodes."""
+    tx.execute(delete(nodes).where(nodes.c.engine == engine))
+    if found:
+        rows = [
+            {
+                "engine": engine,
+                "name": node.name,
+                "cpus": node.cpus,
+                "memory_bytes": node.memory_bytes,
+                "gpus": node.gpus,
+                "gpu_type": node.gpu_type,
+                "seen_at": now,
+            }
+            for node in found
+        ]
+        tx.execute(insert(nodes), rows)
+
+
+def load_nodes(tx: Connection) -> tuple[Node, ...]:
+    rows = tx.execute(select(nodes).order_by(nodes.c.engine, nodes.c.name))
+    return tuple(
+        Node(
+            engine=row.engine,
+            name=row.name,
+            cpus=row.cpus,
+            memory_bytes=row.memory_bytes,
+            gpus=row.gpus,
+            gpu_type=row.gpu_type,
+        )
+        for row in rows
+    )
+
+
+def load_seen_at(tx: Connection) -> dict[tuple[str, str], float]:
+    return {(row.engine, row.name): row.seen_at for row in tx.execute(select(nodes))}
+
+
+def load_cluster_snapshot(tx: Connection, *, now: float) -> ClusterSnapshot:
+    return cluster_snapshot(tx, load_runs_in(tx, WAITING), now=now)
+
+
+def cluster_snapshot(tx: Connection, waiting: Sequence[RunRecord], *, now: float) -> ClusterSnapshot:
+    return ClusterSnapshot(
+        nodes=load_nodes(tx),
+        held={attempt.run_id: attempt.placement for attempt in load_live_attempts(tx)},
+        waiting=tuple(
+            WaitingRun(
+                run_id=run.id, name=run.name, resources=run.resources, priority=run.priority, queued_at=run.queued_at
+            )
+            for run in waiting
+            if (run.retry_at or 0.0) <= now and run.cancel_requested_at is None
+        ),
+    )

@@ -1,0 +1,54 @@
+"""What an hour of each resource costs. Pure: a price book comes in, dollars go out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from windlass.core.resources import Placement
+
+# Typical on-demand cloud prices, in dollars an hour; a server's own price book replaces them.
+DEFAULT_CPU_USD = 0.04
+DEFAULT_GPU_USD: Mapping[str, float] = {
+    "a100": 2.68,
+    "h100": 3.90,
+    "h200": 4.50,
+    "l4": 0.80,
+    "l40s": 1.90,
+    "t4": 0.35,
+    "v100": 2.48,
+}
+UNKNOWN_GPU_USD = 2.00
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceBook:
+    cpu_usd: float = DEFAULT_CPU_USD
+    gpu_usd: Mapping[str, float] = field(default_factory=lambda: dict(DEFAULT_GPU_USD))
+
+    def gpu_price(self, gpu_type: str | None) -> float:
+        wanted = (gpu_type or "").lower()
+        return next((price for name, price in self.gpu_usd.items() if wanted.startswith(name)), UNKNOWN_GPU_USD)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    cpu_hours: float = 0.0
+    gpu_hours: float = 0.0
+    usd: float = 0.0
+
+    def __add__(self, other: Spent) -> Spent:
+        return Spent(
+            cpu_hours=self.cpu_hours + other.cpu_hours,
+            gpu_hours=self.gpu_hours + other.gpu_hours,
+            usd=self.usd + other.usd,
+        )
+
+
+def spent_on(placement: Placement, gpu_type: str | None, seconds: float, prices: PriceBook) -> Spent:
+    """What holding `placement` for so long comes to: allotted resources, used or not."""
+    hours = max(0.0, seconds) / 3600
+    cpu_hours = hours * sum(share.cpus for share in placement.shares)
+    gpu_hours = hours * sum(len(share.gpu_indices) for share in placement.shares)
+    usd = cpu_hours * prices.cpu_usd + gpu_hours * prices.gpu_price(gpu_type)
+    return Spent(cpu_hours=cpu_hours, gpu_hours=gpu_hours, usd=usd)

@@ -1,0 +1,115 @@
+"""Metric points and what is derived from them: summaries, progress, ETA. Pure."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricPoint:
+    at: float
+    step: int | None
+    values: Mapping[str, float]
+    total: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    last: float | None = None
+    last_step: int | None = None
+    min: float | None = None
+    max: float | None = None
+    count: int = 0
+
+    def plus(self, value: float, step: int | None) -> Summary:
+        number = None if math.isnan(value) else value
+        return Summary(
+            last=number,
+            last_step=step,
+            min=_pick(min, self.min, number),
+            max=_pick(max, self.max, number),
+            count=self.count + 1,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgressMark:
+    step: int
+    total: int | None
+    at: float
+    first_step: int
+    first_at: float
+
+    def eta_s(self) -> float | None:
+        done, took = self.step - self.first_step, self.at - self.first_at
+        if self.total is None or done <= 0 or took <= 0:
+            return None
+        return max(0.0, (self.total - self.step) * took / done)
+
+
+def progress_after(mark: ProgressMark | None, points: Iterable[MetricPoint]) -> ProgressMark | None:
+    """Steps that go back (a new attempt) begin a new measure of speed."""
+    for point in points:
+        if point.step is None:
+            continue
+        total = point.total if point.total is not None else (mark.total if mark else None)
+        restarted = mark is None or point.step < mark.step
+        mark = ProgressMark(
+            step=point.step,
+            total=total,
+            at=point.at,
+            first_step=point.step if restarted or mark is None else mark.first_step,
+            first_at=point.at if restarted or mark is None else mark.first_at,
+        )
+    return mark
+
+
+@dataclass(slots=True, kw_only=True)
+class SpoolChunk:
+    """Whole lines read from a spool, and where the next read begins."""
+
+    points: list[MetricPoint] = field(default_factory=list)
+    next_position: int = 0
+    bad_lines: int = 0
+
+
+def parse_spool(data: bytes, position: int) -> SpoolChunk:
+    """Points of the complete lines in `data`, which was read at `position`. A line that is no point is counted, not
+    fatal: the spool is written by user processes that may die at any moment.
+    """
+    end = data.rfind(b"\n") + 1
+    chunk = SpoolChunk(next_position=position + end)
+    for line in data[:end].splitlines():
+        if (point := _point_of(line)) is not None:
+            chunk.points.append(point)
+        elif line.strip():
+            chunk.bad_lines += 1
+    return chunk
+
+
+def _point_of(line: bytes) -> MetricPoint | None:
+    try:
+        data: Any = json.loads(line)
+        values = {str(name)[:250]: float(value) for name, value in data["m"].items() if name and "\x00" not in name}
+        return MetricPoint(at=float(data["t"]), step=_int(data.get("s")), values=values, total=_int(data.get("n")))
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+        return None
+
+
+def _int(value: Any) -> int | None:
+    if value is None:
+        return None
+    number = int(value)
+    if not 0 <= number < 2**63:
+        raise ValueError(f"{number} is not a step: steps go from 0 to 2**63")
+    return number
+
+
+def _pick(better: Any, old: float | None, new: float | None) -> float | None:
+    if old is None or new is None:
+        return new if old is None else old
+    return float(better(old, new))

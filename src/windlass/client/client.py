@@ -1,0 +1,172 @@
+"""`Client`: submit, find and list runs."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from windlass.client.endpoint import Endpoint, default_home, resolve_endpoint
+from windlass.client.transport import Transport
+
+if TYPE_CHECKING:
+    from windlass.client.run import Run
+    from windlass.client.submission import Secrets, Submission
+    from windlass.wire.cluster import ClusterView, Health, Info
+    from windlass.wire.runs import RunSummary
+    from windlass.wire.spec import RunSpec
+
+_SNAPSHOT_TRIES = 3
+
+
+class Client:
+    """A connection to a server, for any number of threads.
+
+    The server is `url`, else WINDLASS_URL, else the embedded one of the home folder (`home`, WINDLASS_HOME or
+    ~/.windlass), which `start=True` starts if it does not run. Connects on first use.
+    """
+
+    def __init__(
+        self, url: str | None = None, token: str | None = None, home: str | Path | None = None, start: bool = False
+    ) -> None:
+        self.home = Path(home).expanduser().absolute() if home is not None else default_home()
+        self._url, self._token = url, token
+        if start and not (url or os.environ.get("WINDLASS_URL")):
+            from windlass.client.embedded import ensure_server
+
+            ensure_server(self.home)
+        self.transport = Transport(self._resolve)
+
+    def _resolve(self) -> Endpoint:
+        return resolve_endpoint(self._url, self._token, self.home, os.environ)
+
+    @property
+    def url(self) -> str:
+        return self.transport.endpoint.url
+
+    def close(self) -> None:
+        self.transport.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def submit(
+        self,
+        spec: str | Path | Mapping[str, Any] | RunSpec | None = None,
+        *,
+        command: str | Sequence[str] | None = None,
+        script: str | None = None,
+        args: Iterable[object] = (),
+        code: str | Path | None = None,
+        params: Mapping[str, Any] | None = None,
+        secrets: Secrets | None = None,
+        idempotency_key: str | None = None,
+        **spec_keys: Any,
+    ) -> Run:
+        """Submit a run and return it at once; `run.wait()` waits for its end.
+
+        `spec` is a spec file's path, a mapping or a RunSpec; the other arguments are keys of the spec and win over
+        it. `code` is the folder to snapshot (default: the current one). `secrets` maps names to values, or lists
+        names whose values are in the environment. Submitting twice with one `idempotency_key` makes one run.
+        """
+        from windlass.client.submission import assemble
+
+        keys: dict[str, Any] = {
+            "command": command if command is None or isinstance(command, str) else [str(word) for word in command],
+            "script": script,
+            "args": [str(word) for word in args] or None,
+            "code": None if code is None else str(code),
+            "params": None if params is None else dict(params),
+            **spec_keys,
+        }
+        return self.send(assemble(spec, keys, secrets), idempotency_key=idempotency_key)
+
+    def send(self, submission: Submission, *, idempotency_key: str | None = None) -> Run:
+        """Send what `submission.assemble` made: the code's missing contents, then the request. Safe against lost
+        connections: the key makes sure that there is one run in the end."""
+        from windlass.client.provenance import gather_origin
+        from windlass.client.run import Run
+        from windlass.wire.runs import RunView, SubmitRequest
+
+        digest = None if submission.code is None else self._send_code(submission.code)
+        request = SubmitRequest(
+            spec=submission.spec.model_dump(mode="json", exclude_unset=True),
+            code_digest=digest,
+            secrets=dict(submission.secrets),
+            origin=gather_origin(submission.code or Path(submission.spec.workdir or ".")),
+        )
+        key = idempotency_key or uuid.uuid4().hex
+        body = request.model_dump(mode="json", exclude_none=True)
+        return Run(self, RunView.model_validate(self.transport.post("/api/runs", body, key=key)))
+
+    def _send_code(self, folder: Path) -> str:
+        from windlass.client.snapshot import take_snapshot, tar_of
+        from windlass.core.errors import Unavailable
+        from windlass.wire.cluster import SnapshotFile, SnapshotReceipt, SnapshotRequest
+
+        snapshot = take_snapshot(folder)
+        files = [
+            SnapshotFile(path=entry.path, mode=entry.mode, sha256=entry.sha256, size=entry.size, link=entry.link)
+            for entry in snapshot.entries
+        ]
+        body = SnapshotRequest(files=files).model_dump(mode="json", exclude_none=True)
+        for _ in range(_SNAPSHOT_TRIES):
+            receipt = SnapshotReceipt.model_validate(self.transport.post("/api/snapshots", body, repeat=True))
+            if not receipt.missing:
+                return receipt.digest
+            missing = receipt.missing
+            self.transport.send("/api/blobs", lambda missing=missing: tar_of(snapshot, missing))  # type: ignore[misc]
+        raise Unavailable(f"the server still lacks {len(receipt.missing)} files of {folder} after they were sent")
+
+    def get(self, ref: str) -> Run:
+        """A run by id, by the unique beginning of one, or by name (the newest of that name). Raises NotFound with the
+        nearest, or Ambiguous."""
+        from windlass.client.run import Run
+        from windlass.wire.runs import RunView
+
+        return Run(self, RunView.model_validate(self.transport.get(f"/api/runs/{quote(ref, safe='')}")))
+
+    def list(
+        self,
+        *,
+        state: str | Sequence[str] | None = None,
+        project: str | None = None,
+        name: str | None = None,
+        tag: str | None = None,
+        limit: int | None = None,
+    ) -> Iterator[RunSummary]:
+        """Runs, newest first, page by page as they are asked for. At most `limit` if given."""
+        from windlass.wire.runs import RunPage
+
+        states = [state] if isinstance(state, str) else state
+        left, cursor = limit, None
+        while left is None or left > 0:
+            size = 100 if left is None else min(left, 100)
+            query = {"state": states, "project": project, "name": name, "tag": tag, "cursor": cursor, "limit": size}
+            page = RunPage.model_validate(self.transport.get("/api/runs", query))
+            yield from page.runs if left is None else page.runs[:left]
+            left = None if left is None else left - len(page.runs)
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
+    def cluster(self) -> ClusterView:
+        from windlass.wire.cluster import ClusterView
+
+        return ClusterView.model_validate(self.transport.get("/api/cluster"))
+
+    def info(self) -> Info:
+        from windlass.wire.cluster import Info
+
+        return Info.model_validate(self.transport.get("/api/info"))
+
+    def health(self) -> Health:
+        from windlass.wire.cluster import Health
+
+        return Health.model_validate(self.transport.get("/health"))

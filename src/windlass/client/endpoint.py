@@ -1,0 +1,97 @@
+"""Where the server is and which token it wants: given, from the environment, or the embedded one of a home folder.
+
+Owns the reading of `server.json`; starting and stopping that server is `embedded`'s.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from windlass.core.errors import InvalidInput, ServerUnreachable
+
+LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    url: str
+    token: str | None = field(repr=False, default=None)
+
+    @property
+    def is_local(self) -> bool:
+        return urlsplit(self.url).hostname in LOOPBACK
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerRecord:
+    """What an embedded server writes into `server.json` once it answers."""
+
+    url: str
+    pid: int
+    pid_start: int
+    version: str
+
+
+def default_home(environ: Mapping[str, str] = os.environ) -> Path:
+    return Path(environ.get("WINDLASS_HOME") or Path.home() / ".windlass").expanduser().absolute()
+
+
+def resolve_endpoint(url: str | None, token: str | None, home: Path, environ: Mapping[str, str]) -> Endpoint:
+    """Raises ServerUnreachable if no url is known and no server runs for `home`."""
+    url = url or environ.get("WINDLASS_URL") or None
+    token = token or environ.get("WINDLASS_TOKEN") or None
+    if url is not None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise InvalidInput(f"{url!r} is not a server url; write for example http://127.0.0.1:7470")
+        return Endpoint(url=url.rstrip("/"), token=token or read_token(home))
+    server = running_server(home)
+    if server is None:
+        raise ServerUnreachable(
+            f"no server is running for {home}", hint="start one with `windlass up --daemon`, or set WINDLASS_URL"
+        )
+    return Endpoint(url=server.url.rstrip("/"), token=token or read_token(home))
+
+
+def read_token(home: Path) -> str | None:
+    try:
+        return (home / "token").read_text().strip() or None
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise InvalidInput(f"the token in {home / 'token'} cannot be read: {error.strerror}") from error
+
+
+def running_server(home: Path) -> ServerRecord | None:
+    """The home's server if its process lives; a record left behind by a dead one counts as none."""
+    record = read_server_record(home)
+    return record if record is not None and process_start(record.pid) == record.pid_start else None
+
+
+def read_server_record(home: Path) -> ServerRecord | None:
+    try:
+        data = json.loads((home / "server.json").read_text())
+        return ServerRecord(
+            url=str(data["url"]), pid=int(data["pid"]), pid_start=int(data["pid_start"]), version=str(data["version"])
+        )
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise InvalidInput(f"{home / 'server.json'} cannot be read: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError):
+        return None  # half-written or of another program: as good as none
+
+
+def process_start(pid: int) -> int | None:
+    """When a process started (in clock ticks since boot): with it, a pid names one process for good."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    fields = stat.rpartition(")")[2].split()
+    return None if fields[0] in "ZX" else int(fields[19])  # a zombie answers nobody any more

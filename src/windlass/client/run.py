@@ -1,0 +1,232 @@
+"""`Run`: one run, as last seen, with what can be asked of it and done to it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from windlass.wire.runs import (
+    AttemptList,
+    AttemptView,
+    EventPage,
+    EventView,
+    LogLine,
+    LogPage,
+    MetricsView,
+    RunSummary,
+    RunView,
+    Why,
+)
+
+if TYPE_CHECKING:
+    from windlass.client.client import Client
+    from windlass.client.submission import Secrets
+
+_PATIENCE_S = 120.0
+_LARGEST = 1.7e308  # the wire has no infinities: beyond this it means one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """A metric's points in the order of logging. `None` as a step: logged without one."""
+
+    name: str
+    steps: tuple[int | None, ...]
+    values: tuple[float, ...]
+    times: tuple[float, ...]
+
+    @property
+    def last(self) -> float | None:
+        return self.values[-1] if self.values else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """Something that happened to a followed run: `value` is a LogLine for kind `log`, an EventView for `event`, a
+    RunSummary for `run`, a mapping for `progress` and the final RunView for `end`."""
+
+    kind: str
+    value: Any
+
+
+_UPDATES: Mapping[str, Callable[[Any], Any]] = {
+    "log": LogLine.model_validate,
+    "event": EventView.model_validate,
+    "run": RunSummary.model_validate,
+    "end": RunView.model_validate,
+}
+
+
+class Run:
+    def __init__(self, client: Client, view: RunView) -> None:
+        self._client = client
+        self.view = view
+
+    def __repr__(self) -> str:
+        return f"<Run {self.id} {self.name!r} {self.state}>"
+
+    @property
+    def id(self) -> str:
+        return self.view.id
+
+    @property
+    def name(self) -> str:
+        return self.view.name
+
+    @property
+    def state(self) -> str:
+        """As last seen; `refresh()` asks again."""
+        return self.view.state
+
+    @property
+    def exit_code(self) -> int | None:
+        """Set once the run is over."""
+        return self.view.exit_code
+
+    @property
+    def is_over(self) -> bool:
+        return self.view.exit_code is not None
+
+    @property
+    def world_size(self) -> int:
+        spec = self.view.spec
+        return spec.resources.nodes * (spec.nproc or spec.resources.gpus or 1)
+
+    def _path(self, tail: str = "") -> str:
+        return f"/api/runs/{self.id}{tail}"
+
+    def refresh(self) -> Run:
+        self.view = RunView.model_validate(self._client.transport.get(self._path()))
+        return self
+
+    def wait(self, timeout: float | None = None) -> Run:
+        """Wait for the end. Raises TimeoutError after `timeout` seconds; the run goes on then."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        query = {"logs": "false"}
+        try:
+            stream = self._client.transport.follow(
+                self._path("/stream"), query, patience_s=math.inf if deadline else _PATIENCE_S, deadline=deadline
+            )
+            for event in stream:
+                if event.kind == "end":
+                    self.view = RunView.model_validate(event.data)
+        except TimeoutError:
+            raise TimeoutError(f"{self.id} is not over after {timeout:g} s; it is {self.refresh().state}") from None
+        return self
+
+    def follow(
+        self,
+        *,
+        logs: bool = True,
+        rank: int | None = None,
+        tail: int | None = None,
+        on_gap: Callable[[bool], None] = lambda _lost: None,
+    ) -> Iterator[Update]:
+        """Log lines, events, progress and state changes as they happen, up to and with the end. Goes on across lost
+        connections (`on_gap` tells of them) and raises ServerUnreachable when there is none for two minutes."""
+        query = {"logs": str(logs).lower(), "rank": rank, "tail": tail}
+        yield from self._updates("/stream", query, on_gap)
+
+    def follow_logs(
+        self,
+        *,
+        rank: int | None = None,
+        attempt: int | None = None,
+        tail: int | None = None,
+        on_gap: Callable[[bool], None] = lambda _lost: None,
+    ) -> Iterator[LogLine]:
+        """Log lines as they are written, until the run is over."""
+        query = {"follow": "true", "rank": rank, "attempt": attempt, "tail": tail}
+        for update in self._updates("/logs", query, on_gap):
+            if update.kind == "log":
+                yield update.value
+
+    def _updates(self, tail: str, query: Mapping[str, Any], on_gap: Callable[[bool], None]) -> Iterator[Update]:
+        stream = self._client.transport.follow(self._path(tail), query, patience_s=_PATIENCE_S, on_gap=on_gap)
+        for event in stream:
+            read = _UPDATES.get(event.kind)
+            value = read(event.data) if read else event.data
+            if event.kind == "end":
+                self.view = value
+            yield Update(kind=event.kind, value=value)
+
+    def logs(self, *, rank: int | None = None, attempt: int | None = None, tail: int | None = None) -> list[LogLine]:
+        return list(self.iter_logs(rank=rank, attempt=attempt, tail=tail))
+
+    def iter_logs(
+        self, *, rank: int | None = None, attempt: int | None = None, tail: int | None = None
+    ) -> Iterator[LogLine]:
+        """The lines there are now, page by page."""
+        query: dict[str, Any] = {"rank": rank, "attempt": attempt, "tail": tail}
+        while True:
+            page = LogPage.model_validate(self._client.transport.get(self._path("/logs"), query))
+            yield from page.lines
+            if not page.lines or page.next_cursor is None or page.next_cursor == query.get("after"):
+                return
+            query = {"rank": rank, "attempt": attempt, "after": page.next_cursor}
+
+    def metrics(self, name: str | None = None) -> dict[str, Metric]:
+        view = MetricsView.model_validate(self._client.transport.get(self._path("/metrics"), {"name": name}))
+        return {
+            series.name: Metric(
+                name=series.name,
+                steps=tuple(series.steps),
+                values=tuple(_number(value) for value in series.values),
+                times=tuple(series.at),
+            )
+            for series in view.series
+        }
+
+    def events(self) -> list[EventView]:
+        events: list[EventView] = []
+        after = 0
+        while True:
+            page = EventPage.model_validate(self._client.transport.get(self._path("/events"), {"after": after}))
+            events += page.events
+            if not page.events or page.next_after == after:
+                return events
+            after = page.next_after
+
+    def attempts(self) -> list[AttemptView]:
+        return AttemptList.model_validate(self._client.transport.get(self._path("/attempts"))).attempts
+
+    def why(self) -> Why:
+        """Why the run is in the state it is in: what it waits for, or what ended it."""
+        return Why.model_validate(self._client.transport.get(self._path("/why")))
+
+    def diff(self) -> str:
+        """The uncommitted changes that the run was submitted with."""
+        return self._client.transport.get_text(self._path("/diff"))
+
+    def cancel(self, grace_s: float | None = None) -> Run:
+        """Ask the run to end; `wait()` waits until it has. Nothing happens to a run that is over."""
+        body = {} if grace_s is None else {"grace_s": grace_s}
+        return self._seen(self._client.transport.post(self._path("/cancel"), body, repeat=True))
+
+    def resume(self) -> Run:
+        """Start a run that ended before its goal once more, as a new attempt of the same run."""
+        return self._seen(self._client.transport.post(self._path("/resume"), {}))
+
+    def clone(
+        self, *, set: Mapping[str, Any] | None = None, name: str | None = None, secrets: Secrets | None = None
+    ) -> Run:
+        """Submit the same code and spec again as a new run, with changes: `lr`, `params.lr` or `resources.gpus`."""
+        from windlass.client.submission import clone_secrets
+
+        body: dict[str, Any] = {"set": dict(set or {}), "secrets": clone_secrets(self.view.spec.secrets, secrets)}
+        if name is not None:
+            body["name"] = name
+        return Run(self._client, RunView.model_validate(self._client.transport.post(self._path("/clone"), body)))
+
+    def _seen(self, data: Any) -> Run:
+        self.view = RunView.model_validate(data)
+        return self
+
+
+def _number(value: float | None) -> float:
+    if value is None:
+        return math.nan
+    return math.copysign(math.inf, value) if abs(value) > _LARGEST else value

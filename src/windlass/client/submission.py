@@ -1,0 +1,155 @@
+"""A submission put together: spec file, keyword arguments and secrets become one validated request. Reads files and
+the environment, talks to no server.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from windlass.client.specfile import SpecFile, read_spec_file
+from windlass.core.errors import InvalidInput
+from windlass.core.names import nearest
+from windlass.wire.spec import RunSpec, parse_spec
+
+Secrets = Mapping[str, str] | Iterable[str]
+# Given in both the file and the arguments, these are merged key by key; everything else is replaced.
+_MERGED = ("params", "env", "tags", "resources", "retry")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    spec: RunSpec
+    code: Path | None  # the folder to snapshot
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+def assemble(
+    spec: str | Path | Mapping[str, Any] | RunSpec | None,
+    keys: Mapping[str, Any],
+    secrets: Secrets | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> Submission:
+    """`keys` win over `spec`; those that are None count as not given. A path names a spec file, and `code` in it is
+    relative to that file's folder."""
+    data, base, file = _base(spec)
+    given = {name: value for name, value in keys.items() if value is not None}
+    if "code" in given or "workdir" in given:
+        base = Path.cwd()
+    values, names = split_secrets(secrets)
+    data = _merged(data, given)
+    if names or values:
+        listed = data.get("secrets") or []
+        data["secrets"] = [*listed, *(name for name in (*values, *names) if name not in listed)]
+    if "workdir" in given:
+        data["code"] = None
+    parsed = parse_spec(data, line_of=_line_of(file, given) if file else None)
+    code = None if parsed.code is None else (base / Path(parsed.code).expanduser()).resolve()
+    parsed = _placed(parsed, code, base)
+    return Submission(spec=parsed, code=code, secrets=_secret_values(parsed.secrets, values, environ))
+
+
+def _base(spec: str | Path | Mapping[str, Any] | RunSpec | None) -> tuple[dict[str, Any], Path, SpecFile | None]:
+    if spec is None:
+        return {}, Path.cwd(), None
+    if isinstance(spec, str | Path):
+        path = Path(spec).expanduser()
+        file = read_spec_file(path)
+        data = file.data if isinstance(file.data, Mapping) else file.validate().model_dump()
+        return dict(data), path.absolute().parent, file
+    if isinstance(spec, RunSpec):
+        return spec.model_dump(exclude_unset=True), Path.cwd(), None
+    return dict(spec), Path.cwd(), None
+
+
+def _line_of(file: SpecFile, given: Mapping[str, Any]) -> Any:
+    # A key that was given as an argument stands on no line of the file.
+    return lambda path: "" if path and path[0] in given else file.line_of(path)
+
+
+def _merged(data: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(data)
+    for name, value in given.items():
+        old = merged.get(name)
+        if name in _MERGED and isinstance(old, Mapping) and isinstance(value, Mapping):
+            value = {**old, **value}
+        merged[name] = value
+    if "command" in given or "script" in given:
+        for name in ("command", "script", "args"):
+            if name not in given:
+                merged.pop(name, None)
+    return merged
+
+
+def _placed(spec: RunSpec, code: Path | None, base: Path) -> RunSpec:
+    """Check what can be checked before anything is sent: the folder and the script."""
+    if code is None:
+        folder = (base / Path(spec.workdir or ".").expanduser()).resolve()
+        if not folder.is_dir():
+            raise InvalidInput(f"the working folder {folder} does not exist")
+        spec = spec.model_copy(update={"workdir": str(folder)})
+    else:
+        folder = code
+        if not folder.is_dir():
+            raise InvalidInput(f"the code folder {folder} {'is not a folder' if folder.exists() else 'does not exist'}")
+    return spec if spec.script is None else spec.model_copy(update={"script": _script(spec.script, folder)})
+
+
+def _script(script: str, folder: Path) -> str:
+    path = Path(os.path.normpath(folder / Path(script).expanduser()))
+    if not path.is_relative_to(folder):
+        raise InvalidInput(
+            f"the script {script} is outside the code folder {folder}",
+            hint="set `code` to a folder that holds it, or run in place with --no-snapshot",
+        )
+    if not path.is_file():
+        known = [item.name for item in folder.glob("*.py")] if path.parent == folder else []
+        guess = nearest(path.name, known)
+        raise InvalidInput(
+            f"the script {script} does not exist in {folder}", hint=f"did you mean {guess}?" if guess else None
+        )
+    return path.relative_to(folder).as_posix()
+
+
+def split_secrets(secrets: Secrets | None) -> tuple[dict[str, str], list[str]]:
+    """Values given by name, and names whose values are in the environment."""
+    if secrets is None:
+        return {}, []
+    if isinstance(secrets, Mapping):
+        return dict(secrets), []
+    if isinstance(secrets, str):
+        raise InvalidInput(f"secrets is {secrets!r}, but must be a mapping of values or a list of names")
+    return {}, list(secrets)
+
+
+def _secret_values(names: Sequence[str], given: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
+    values = {}
+    missing = []
+    for name in names:
+        if name in given:
+            values[name] = given[name]
+        elif name in environ:
+            values[name] = environ[name]
+        else:
+            missing.append(name)
+    if missing:
+        raise InvalidInput(
+            f"no value for the secret{'s' if len(missing) > 1 else ''} {', '.join(missing)}",
+            hint=f"give it with `--secret {missing[0]}=VALUE`, or set {missing[0]} in the environment",
+        )
+    return values
+
+
+def clone_secrets(
+    names: Sequence[str], secrets: Secrets | None, environ: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    """Values for a clone's secrets, as far as they are given here. The server knows the others from the original."""
+    given, wanted = split_secrets(secrets)
+    return (
+        given
+        | _secret_values(wanted, {}, environ)
+        | {name: environ[name] for name in names if name in environ and name not in given}
+    )

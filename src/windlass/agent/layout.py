@@ -23,7 +23,7 @@ def rank_log(rank: int) -> str:
 
 
 def metrics_spool(rank: int) -> str:
-    """Points that a rank logged, one JSON object a line: {"t": time, "s": step or null, "n": total steps?, "m": {...}}."""
+    """Points that a rank logged, one JSON object a line: {"t": time, "s": step?, "n": total steps?, "m": {...}}."""
     return "metrics-%d.jsonl" % rank
 
 

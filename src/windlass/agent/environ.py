@@ -1,0 +1,95 @@
+"""The environment a rank finds: one table for every framework's convention. Pure."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Mapping
+
+Plan = Mapping[str, Any]
+
+
+def ranks_per_node(plan: Plan) -> int:
+    """How many processes we start on a node: a self-launching command is one, whatever it starts itself."""
+    return 1 if plan["self_launching"] else int(plan["workers_per_node"])
+
+
+def node_id(attempt_id: str, node_rank: int) -> str:
+    """What processes of a node of an attempt are known by."""
+    return "%s/%d" % (attempt_id, node_rank)
+
+
+def global_rank(plan: Plan, local_rank: int) -> int:
+    return int(plan["node_rank"]) * ranks_per_node(plan) + local_rank
+
+
+def rank_environment(plan: Plan, local_rank: int) -> dict[str, str]:
+    """What `plan` gives to one rank. The user's own variables win over our conveniences, never over identity."""
+    return {**_conveniences(plan, local_rank), **plan["env"], **_identity(plan, local_rank)}
+
+
+def _identity(plan: Plan, local_rank: int) -> dict[str, str]:
+    workers = int(plan["workers_per_node"])
+    rank = global_rank(plan, local_rank)
+    table = {
+        "NODE_RANK": plan["node_rank"],
+        "GROUP_WORLD_SIZE": plan["nnodes"],
+        "MASTER_ADDR": plan["master_addr"],
+        "MASTER_PORT": plan["master_port"],
+        "PET_NNODES": plan["nnodes"],
+        "PET_NPROC_PER_NODE": workers,
+        "PET_NODE_RANK": plan["node_rank"],
+        "PET_MASTER_ADDR": plan["master_addr"],
+        "PET_MASTER_PORT": plan["master_port"],
+        "WINDLASS_RUN_ID": plan["run_id"],
+        "WINDLASS_ATTEMPT_ID": plan["attempt_id"],
+        "WINDLASS_ATTEMPT": plan["attempt"],
+        "WINDLASS_NODE_ID": node_id(plan["attempt_id"], int(plan["node_rank"])),
+        "WINDLASS_NODE_DIR": plan["node_dir"],
+        "WINDLASS_RANK": rank,
+    }
+    if not plan["self_launching"]:
+        table.update(
+            RANK=rank,
+            LOCAL_RANK=local_rank,
+            WORLD_SIZE=int(plan["nnodes"]) * workers,
+            LOCAL_WORLD_SIZE=workers,
+            GROUP_RANK=plan["node_rank"],
+        )
+    if plan["gpu_indices"] or plan["node_gpus"]:
+        table["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, plan["gpu_indices"]))
+    return {name: str(value) for name, value in table.items()}
+
+
+def _conveniences(plan: Plan, local_rank: int) -> dict[str, str]:
+    world = int(plan["nnodes"]) * ranks_per_node(plan)
+    rank = global_rank(plan, local_rank)
+    port = int(plan["master_port"])
+    table = {
+        "JAX_COORDINATOR_ADDRESS": "%s:%d" % (plan["master_addr"], port),
+        "JAX_COORDINATOR_PORT": str(port),
+        "JAX_NUM_PROCESSES": str(world),
+        "JAX_PROCESS_ID": str(rank),
+        "SM_MODEL_DIR": plan["run_dir"] + "/model",
+        "SM_HPS": plan["env"].get("WINDLASS_PARAMS", "{}"),
+        "SM_NUM_GPUS": str(len(plan["gpu_indices"])),
+        "SM_HOSTS": json.dumps(plan["node_names"]),
+        "SM_CURRENT_HOST": plan["node_name"],
+        "PYTHONUNBUFFERED": "1",
+    }
+    if world > 1:
+        table["TF_CONFIG"] = _tf_config(plan, rank)
+    if plan["gpu_indices"]:
+        table["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # the numbering that the allotted indices are in
+    if not plan["self_launching"] and int(plan["workers_per_node"]) > 1:
+        table["OMP_NUM_THREADS"] = "1"  # as torchrun does: each rank taking all cores makes them all slow
+    return table
+
+
+def _tf_config(plan: Plan, rank: int) -> str:
+    """TensorFlow wants a port for every worker; they follow the master's."""
+    workers = [
+        "%s:%d" % (address, int(plan["master_port"]) + 1 + node * ranks_per_node(plan) + local)
+        for node, address in enumerate(plan["node_addrs"])
+        for local in range(ranks_per_node(plan))
+    ]
+    return json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}})

@@ -1,0 +1,144 @@
+"""Why a rank failed, told from how it ended and from the end of its error output. Pure.
+
+The fingerprint is equal for failures that are the same failure: it leaves out what differs from one attempt to the
+next (addresses, numbers, temporary paths) and keeps the error, its text and the frames.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import signal
+from typing import NamedTuple
+
+_RANK_PREFIX = re.compile(r"^(\[(default|rank|node)?\d+\]:\s?)+")
+_HEADER = "Traceback (most recent call last):"
+_FRAME = re.compile(r'^\s+File "(?P<file>[^"]*)", line (?P<line>\d+)(, in (?P<function>.+))?$')
+_ERROR = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(: (?P<message>.*))?$")
+_LIBRARY = re.compile(r"(/site-packages/|/dist-packages/|/lib(64)?/python\d|^<)")
+_VARYING = (
+    (re.compile(r"0x[0-9a-fA-F]+"), "<address>"),
+    (re.compile(r"(/tmp|/var/tmp|/dev/shm)(/[^\s'\",:)]+)+"), "<path>"),
+    (re.compile(r"\b[0-9a-f]{8,}\b"), "<hex>"),
+    (re.compile(r"\d+"), "<n>"),
+)
+# Another program's or the scheduler's doing says nothing about the script.
+_OUTSIDE = frozenset((signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT))
+_MEMORY_ERRORS = ("MemoryError", "OutOfMemoryError")
+_MEMORY_TEXT = re.compile(r"CUDA out of memory|HIP out of memory|DefaultCPUAllocator: can't allocate memory")
+_RELAYED = "ChildFailedError"  # torchrun's report about a worker; the worker's own error comes before it
+
+
+class Frame(NamedTuple):
+    file: str
+    line: int
+    function: str
+
+
+class PythonError(NamedTuple):
+    type: str
+    message: str
+    frames: tuple[Frame, ...]
+
+    def describe(self) -> str:
+        text = "%s: %s" % (self.type, self.message) if self.message else self.type
+        own = [frame for frame in self.frames if not _LIBRARY.search(frame.file)] or list(self.frames)
+        return "%s (%s:%d)" % (text, os.path.basename(own[-1].file), own[-1].line) if own else text
+
+    def fingerprint(self) -> str:
+        frames = [[os.path.basename(frame.file), frame.function, frame.line] for frame in self.frames]
+        return _digest([self.type, normalised(self.message), frames])
+
+    def is_out_of_memory(self) -> bool:
+        return self.type.rpartition(".")[2] in _MEMORY_ERRORS or bool(_MEMORY_TEXT.search(self.message))
+
+
+class Failure(NamedTuple):
+    reason: str
+    message: str
+    fingerprint: str | None
+
+
+def describe_failure(
+    *, rank: int, exit_code: int | None, signal_number: int | None, stderr_tail: bytes, kernel_oom: bool
+) -> Failure:
+    text = stderr_tail.decode("utf-8", "replace")
+    if signal_number is not None:
+        return _describe_signal(rank, signal_number, text, kernel_oom)
+    error = last_python_error(text) if exit_code == 1 else None
+    if error is not None:
+        reason = "oom" if error.is_out_of_memory() else "exit_code"
+        return Failure(reason, error.describe(), error.fingerprint())
+    last = _last_line(text)
+    message = "rank %d exited with code %d" % (rank, exit_code or 0)
+    return Failure(
+        "exit_code",
+        "%s: %s" % (message, last) if last else message,
+        _digest(["exit", exit_code, normalised(last)]),
+    )
+
+
+def _describe_signal(rank: int, number: int, text: str, kernel_oom: bool) -> Failure:
+    if kernel_oom and number == signal.SIGKILL:
+        return Failure("oom", "rank %d was killed by the kernel because memory ran out" % rank, None)
+    message = "rank %d was killed by %s" % (rank, signal_name(number))
+    if number in _OUTSIDE:
+        return Failure("signal", message, None)
+    last = _last_line(text)
+    return Failure(
+        "signal", "%s: %s" % (message, last) if last else message, _digest(["signal", number, normalised(last)])
+    )
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "signal %d" % number
+
+
+def last_python_error(text: str) -> PythonError | None:
+    """The last traceback in `text` that is not a mere relay of another process's."""
+    lines = [_RANK_PREFIX.sub("", line.rstrip("\r")) for line in text.split("\n")]
+    found: PythonError | None = None
+    for number in reversed([n for n, line in enumerate(lines) if line == _HEADER]):
+        error = _parse(lines[number + 1 :])
+        if error is None:
+            continue
+        if not error.type.endswith(_RELAYED):
+            return error
+        found = found or error
+    return found
+
+
+def _parse(lines: list[str]) -> PythonError | None:
+    frames: list[Frame] = []
+    for line in lines:
+        frame = _FRAME.match(line)
+        if frame:
+            frames.append(Frame(frame["file"], int(frame["line"]), frame["function"] or ""))
+            continue
+        if not line or line[0].isspace():
+            continue  # source text and carets below a frame
+        error = _ERROR.match(line)
+        return PythonError(error["type"], (error["message"] or "").strip(), tuple(frames)) if error else None
+    return None
+
+
+def normalised(text: str) -> str:
+    for pattern, word in _VARYING:
+        text = pattern.sub(word, text)
+    return text
+
+
+def _last_line(text: str) -> str:
+    for line in reversed(text.splitlines()):
+        if line.strip():
+            return line.strip()[-500:]
+    return ""
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()

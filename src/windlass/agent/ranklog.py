@@ -1,0 +1,157 @@
+"""A rank's log file: both of its streams, a timestamp on every line, nothing lost but what the disk refuses.
+
+A record is `<UTC time> <stream> <text>`; the stream is `o` or `e`, with a `+` when the line does not end here: the
+next record of the same stream goes on with it, and after the last record it means that no newline was written.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from .masking import Mask
+
+LONGEST_RECORD_BYTES = 64 * 1024
+PARTIAL_AFTER_S = 0.2
+TAIL_BYTES = 16 * 1024
+
+
+def timestamp(now: float) -> str:
+    """`2026-11-15T03:55:42.123456Z`."""
+    whole, micros = divmod(int(now * 1_000_000), 1_000_000)
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole)) + ".%06dZ" % micros
+
+
+class Stream:
+    """One of the two streams: cuts bytes into records and remembers an unfinished line."""
+
+    def __init__(self, letter: bytes, mask: Mask) -> None:
+        self._letter = letter
+        self._mask = mask
+        self._pending = b""
+        self.pending_since: float | None = None
+        self.tail = b""
+
+    def feed(self, data: bytes, now: float) -> bytes:
+        """The records that `data` completes. Work is per chunk, not per line: ranks can be very talkative."""
+        joined = self._pending + data if self._pending else data
+        complete, newline, rest = joined.rpartition(b"\n")
+        records = b""
+        if newline:
+            records = self._lines(self._mask.apply(complete), now)
+            self.pending_since = None
+        if len(rest) > LONGEST_RECORD_BYTES:
+            part, rest = self._without_held_back(rest)
+            records += self._partial(part, now)
+        self._pending = rest
+        if not rest:
+            self.pending_since = None
+        elif self.pending_since is None:
+            self.pending_since = now
+        return records
+
+    def flush(self, now: float, *, final: bool = False) -> bytes:
+        """The unfinished line as far as it is known, so that prompts and progress bars show."""
+        part, rest = (self._pending, b"") if final else self._without_held_back(self._pending)
+        self._pending = rest
+        self.pending_since = None  # what is held back waits for more to come
+        return self._partial(part, now) if part else b""
+
+    def _without_held_back(self, data: bytes) -> tuple[bytes, bytes]:
+        cut = len(data) - self._mask.held_back(data)
+        return data[:cut], data[cut:]
+
+    def _lines(self, text: bytes, now: float) -> bytes:
+        self._remember(text + b"\n")
+        prefix = timestamp(now).encode() + b" " + self._letter + b" "
+        if len(text) > LONGEST_RECORD_BYTES and max(map(len, text.split(b"\n"))) > LONGEST_RECORD_BYTES:
+            return b"".join(self._long_line(line, now) for line in text.split(b"\n"))
+        return prefix + text.replace(b"\n", b"\n" + prefix) + b"\n"
+
+    def _long_line(self, line: bytes, now: float) -> bytes:
+        head = timestamp(now).encode() + b" " + self._letter
+        last = max(0, (len(line) - 1) // LONGEST_RECORD_BYTES) * LONGEST_RECORD_BYTES
+        pieces = [
+            head + b"+ " + line[start : start + LONGEST_RECORD_BYTES] + b"\n"
+            for start in range(0, last, LONGEST_RECORD_BYTES)
+        ]
+        return b"".join(pieces) + head + b" " + line[last:] + b"\n"
+
+    def _partial(self, part: bytes, now: float) -> bytes:
+        masked = self._mask.apply(part)
+        self._remember(masked)
+        head = timestamp(now).encode() + b" " + self._letter + b"+ "
+        return b"".join(
+            head + masked[start : start + LONGEST_RECORD_BYTES] + b"\n"
+            for start in range(0, len(masked), LONGEST_RECORD_BYTES)
+        )
+
+    def _remember(self, text: bytes) -> None:
+        self.tail = (self.tail + text[-TAIL_BYTES:])[-TAIL_BYTES:]
+
+
+class RankLog:
+    """Writes the records of both streams. A disk that refuses costs output, never the run."""
+
+    def __init__(self, path: str, mask: Mask) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self.out = Stream(b"o", mask)
+        self.err = Stream(b"e", mask)
+        self.dropped_bytes = 0
+        self._gap_bytes = 0
+        self._torn = False
+        self._refusal = ""
+
+    def feed(self, stream: Stream, data: bytes, now: float) -> None:
+        self._write(stream.feed(data, now), now)
+
+    def flush_partials(self, now: float) -> None:
+        for stream in (self.out, self.err):
+            if stream.pending_since is not None and now - stream.pending_since >= PARTIAL_AFTER_S:
+                self._write(stream.flush(now), now)
+
+    def next_flush_at(self) -> float | None:
+        waiting = [s.pending_since for s in (self.out, self.err) if s.pending_since is not None]
+        return min(waiting) + PARTIAL_AFTER_S if waiting else None
+
+    def finish(self, stream: Stream, now: float) -> None:
+        self._write(stream.flush(now, final=True), now)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def _write(self, records: bytes, now: float) -> None:
+        if not records:
+            return
+        if self._gap_bytes:
+            marker = "%s e [windlass] %d bytes of output were dropped here: %s\n" % (
+                timestamp(now),
+                self._gap_bytes,
+                self._refusal,
+            )
+            marker_bytes = (b"\n" if self._torn else b"") + marker.encode()
+            written = self._try(marker_bytes)
+            if written < len(marker_bytes):
+                self._torn = self._torn or written > 0
+                self._drop(len(records))
+                return
+            self._gap_bytes = 0
+            self._torn = False
+        written = self._try(records)
+        if written < len(records):
+            self._torn = self._torn or (written > 0 and records[written - 1 : written] != b"\n")
+            self._drop(len(records) - written)
+
+    def _drop(self, count: int) -> None:
+        self._gap_bytes += count
+        self.dropped_bytes += count
+
+    def _try(self, data: bytes) -> int:
+        """How much of `data` the disk took."""
+        written = 0
+        try:
+            while written < len(data):
+                written += os.write(self._fd, data[written:] if written else data)
+        except OSError as error:
+            self._refusal = os.strerror(error.errno or 0)
+        return written

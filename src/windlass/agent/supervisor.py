@@ -1,0 +1,200 @@
+"""The supervisor: one process per node of an attempt, in its own session, that outlives whoever asked for it.
+
+Launching is idempotent: the lock, the status and the outcome in the node's folder decide who may go on, and whoever
+comes second leaves at once without a trace.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import signal
+import socket
+import sys
+import time
+import traceback
+from typing import Any, Mapping, Union
+
+from . import kernel, layout, outcome, snapshot, surroundings
+from .command import CannotStart, resolve_command
+from .environ import global_rank, rank_environment, ranks_per_node
+from .files import read_json
+from .masking import Mask
+from .ranklog import RankLog
+from .ranks import RankCommand, Started, Step, WarmState, reset_signals, start_rank
+from .status import Status
+from .target import sees_the_difference, warm_target
+from .watch import Watch
+
+_LOWEST_PORT = 20_000
+
+
+def supervise(node_dir: str, secrets: Mapping[str, str], warm: WarmState | None) -> Step | None:
+    """Run the node's plan to its end and leave. Returns only in a warm rank: the step that runs the script.
+
+    Nothing here may be undone in `finally`: the rank comes through the same frames.
+    """
+    os.setsid()
+    reset_signals()
+    lock_fd = _acquire(node_dir)
+    if lock_fd is None:
+        os._exit(0)
+    wakeup_fd = _catch_signals()
+    try:
+        _redirect_output(node_dir)
+        kernel.set_process_name("windlass-node")
+        kernel.adopt_orphans()
+        outcome.reserve(node_dir)
+        status = Status(node_dir)
+        status.create()
+        plan = read_json(os.path.join(node_dir, layout.PLAN))
+        assert plan is not None
+        result = _run(plan, secrets, warm, status, wakeup_fd)
+        if callable(result):
+            return result
+        outcome.write(node_dir, result)
+        _notify(plan)
+    except Exception as error:
+        traceback.print_exc()
+        _give_up(node_dir, error)
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _acquire(node_dir: str) -> int | None:
+    """The lock, if this process is the one to run the node; it is held until the process ends."""
+    if not os.path.exists(os.path.join(node_dir, layout.PLAN)):
+        return None  # released in the meantime
+    fd = os.open(os.path.join(node_dir, layout.LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return None
+    # With a status but no outcome, an earlier supervisor has died: ranks may have run, so it is lost, not to be
+    # started again under the same name.
+    if outcome.exists(node_dir) or os.path.exists(os.path.join(node_dir, layout.STATUS)):
+        return None
+    return fd
+
+
+def _run(
+    plan: dict[str, Any], secrets: Mapping[str, str], warm: WarmState | None, status: Status, wakeup_fd: int
+) -> Union[dict[str, Any], Step]:
+    wish = read_json(os.path.join(plan["node_dir"], layout.STOP))
+    if wish is not None:
+        return outcome.never_started("cancelled", str(wish["reason"]), time.time())
+    watch = Watch(plan=plan, status=status, wakeup_fd=wakeup_fd)
+    try:
+        commands = _prepare(plan, secrets, warm)
+        for command in commands:
+            log = RankLog(os.path.join(plan["node_dir"], layout.rank_log(command.rank)), Mask(secrets.values()))
+            started = start_rank(command, warm)
+            if not isinstance(started, Started):
+                return started
+            watch.add(command.rank, started.pid, started.out_fd, started.err_fd, log)
+            status.add_rank(command.rank, started.pid)
+    except CannotStart as problem:
+        watch.abandon()
+        return outcome.never_started("launch_failed", problem.message, time.time(), problem.code)
+    status.change(state="running")
+    _notify(plan)
+    watch.left_alone = surroundings.record(plan, commands[0].program, commands[0].env)
+    return watch.run()
+
+
+def _prepare(plan: dict[str, Any], secrets: Mapping[str, str], warm: WarmState | None) -> list[RankCommand]:
+    """Everything that can be found wrong before a rank starts."""
+    workdir = plan["workdir"]
+    os.makedirs(os.path.join(plan["run_dir"], "model"), exist_ok=True)
+    if plan["code"] is not None:
+        code = plan["code"]
+        snapshot.lay_out(run_dir=plan["run_dir"], workdir=workdir, manifest=code["manifest"], blobs=code["blobs"])
+    if not os.path.isdir(workdir):
+        raise CannotStart("the working folder '%s' does not exist" % workdir)
+    if not plan["master_port"]:
+        plan["master_port"] = free_port()
+    argv = tuple(plan["argv"])
+    count = ranks_per_node(plan)
+    envs = [{**rank_environment(plan, local), **secrets} for local in range(count)]
+    program = resolve_command(argv, envs[0].get("PATH", os.defpath), workdir)
+    target = warm_target(argv, program=program, interpreter=warm.interpreter if warm else None)
+    if target is not None and sees_the_difference(target, cwd=workdir, loaded=list(sys.modules)):
+        target = None
+    if target is not None and plan["env"].get("PYTHONUNBUFFERED"):
+        target = target._replace(unbuffered=True)  # asked for by the user; our own default means line by line
+    return [
+        RankCommand(global_rank(plan, local), argv, program, envs[local], workdir, target) for local in range(count)
+    ]
+
+
+def free_port() -> int:
+    """A port nobody listens on now, below those that the kernel gives to outgoing connections, which would take it
+    before the ranks come to use it."""
+    with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
+        highest = int(file.read().split()[0])
+    for port in random.SystemRandom().sample(range(_LOWEST_PORT, max(highest, _LOWEST_PORT + 1000)), 100):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _catch_signals() -> int:
+    """The file that SIGCHLD and SIGTERM can be read from."""
+    read, write = os.pipe()
+    for fd in (read, write):
+        os.set_blocking(fd, False)
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    for number in (signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(number, _noticed)
+    for number in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    return read
+
+
+def _noticed(number: int, frame: object) -> None:
+    """The number is in the wake-up file already."""
+
+
+def _redirect_output(node_dir: str) -> None:
+    log = os.open(
+        os.path.join(node_dir, layout.SUPERVISOR_LOG), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644
+    )
+    null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    os.dup2(null, 0)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(null)
+    os.close(log)
+
+
+def _notify(plan: Mapping[str, Any]) -> None:
+    """Tell the engine to look now. It looks anyway, so nobody waits for this and nothing depends on it."""
+    if not plan["notify_socket"]:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.setblocking(False)
+        try:
+            sender.sendto(plan["attempt_id"].encode(), plan["notify_socket"])
+        except OSError:
+            return  # the server is away or busy
+
+
+def _give_up(node_dir: str, error: Exception) -> None:
+    """A defect of ours or a broken disk: leave no process behind, and say so if the disk lets us."""
+    for pid in kernel.descendants(os.getpid()):
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    message = "the supervisor failed: %s: %s" % (type(error).__name__, error)
+    try:
+        outcome.write(node_dir, outcome.never_started("lost", message, time.time()))
+    except OSError:
+        traceback.print_exc()

@@ -1,0 +1,305 @@
+"""Following the ranks of a node to their end: logs, samples, limits, stopping. One thread, asleep between events."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import time
+from typing import Any, Callable, Mapping, NamedTuple
+
+from . import kernel, layout, outcome
+from .failure import describe_failure
+from .files import read_json, write_json
+from .ranklog import RankLog, Stream
+from .sampling import Sampler
+from .status import Status
+
+_READ_BYTES = 256 * 1024
+_FIRST_SAMPLE_S = 0.5
+_MEMORY_CHECK_S = 0.5
+_KILL_PATIENCE_S = 5.0
+_DRAIN_PATIENCE_S = 1.0
+_SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh"))
+
+
+class Verdict(NamedTuple):
+    """Why the attempt ends on this node. The first cause stands; what follows from it does not replace it."""
+
+    reason: str
+    message: str
+    exit_code: int | None = None
+    signal_number: int | None = None
+    rank: int | None = None
+    fingerprint: str | None = None
+
+
+class Rank:
+    def __init__(self, *, rank: int, pid: int, log: RankLog) -> None:
+        self.rank = rank
+        self.pid = pid
+        self.log = log
+        self.end: dict[str, Any] | None = None
+
+
+class Watch:
+    def __init__(self, *, plan: Mapping[str, Any], status: Status, wakeup_fd: int) -> None:
+        self._plan = plan
+        self._node_dir = plan["node_dir"]
+        self._status = status
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(wakeup_fd, selectors.EVENT_READ, self._on_signals)
+        self._wakeup_fd = wakeup_fd
+        self._ranks: dict[int, Rank] = {}
+        self._verdict: Verdict | None = None
+        self._killed = False
+        self._kill_at: float | None = None
+        self._oom_kills = kernel.oom_kills()
+        self._sampler: Sampler | None = None
+        self._started_at = time.time()
+        self.left_alone: int | None = None  # the pid of the probe, which may outlive the ranks
+        start = time.monotonic()
+        self._sample_at = start + _FIRST_SAMPLE_S
+        self._memory_at = start + _MEMORY_CHECK_S if plan["memory_limit_bytes"] else None
+        self._timeout_at = start + plan["timeout_s"] if plan["timeout_s"] else None
+        # A shell does not pass signals on, so its whole group gets them; other programs look after their children,
+        # and workers killed under their hands would spoil an orderly end.
+        self._signals_groups = os.path.basename(plan["argv"][0]) in _SHELLS
+
+    # Taking over ------------------------------------------------------------------------------------------------
+
+    def add(self, rank: int, pid: int, out_fd: int, err_fd: int, log: RankLog) -> None:
+        self._ranks[pid] = Rank(rank=rank, pid=pid, log=log)
+        for fd, stream in ((out_fd, log.out), (err_fd, log.err)):
+            self._selector.register(fd, selectors.EVENT_READ, self._reader(fd, stream, log))
+
+    def abandon(self) -> None:
+        """Kill what was started: the attempt cannot go on."""
+        self._kill_descendants()
+
+    def run(self) -> dict[str, Any]:
+        """Until every rank has ended; the outcome."""
+        self._sampler = Sampler(self._plan["gpu_indices"])
+        while not self._is_over():
+            for key, _ in self._selector.select(self._wait_s()):
+                key.data()
+            self._tick()
+        self._kill_descendants()
+        self._drain()
+        return self._outcome()
+
+    # Events -----------------------------------------------------------------------------------------------------
+
+    def _reader(self, fd: int, stream: Stream, log: RankLog) -> Callable[[], bool]:
+        def read() -> bool:
+            """Whether there may be more."""
+            try:
+                data = os.read(fd, _READ_BYTES)
+            except BlockingIOError:
+                return False
+            if data:
+                log.feed(stream, data, time.time())
+                return True
+            self._selector.unregister(fd)
+            os.close(fd)
+            log.finish(stream, time.time())
+            return False
+
+        return read
+
+    def _on_signals(self) -> None:
+        numbers = os.read(self._wakeup_fd, 4096)
+        if signal.SIGCHLD in numbers:
+            self._reap()
+        if signal.SIGTERM in numbers:
+            self._on_stop()
+
+    def _on_stop(self) -> None:
+        wish = read_json(os.path.join(self._node_dir, layout.STOP))
+        if wish is None:
+            message = "the supervisor was told to stop by another program, as at a shutdown of the machine"
+            self._stop(Verdict("signal", message, signal_number=int(signal.SIGTERM)), self._plan["grace_s"])
+        else:
+            self._stop(Verdict("cancelled", str(wish["reason"])), float(wish["grace_s"]))
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            rank = self._ranks.get(pid)
+            if rank is not None:
+                self._on_rank_end(rank, status, usage.ru_maxrss * 1024, usage.ru_utime + usage.ru_stime)
+
+    def _on_rank_end(self, rank: Rank, status: int, max_rss_bytes: int, cpu_s: float) -> None:
+        signal_number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+        exit_code = None if signal_number is not None else os.WEXITSTATUS(status)
+        rank.end = {
+            "rank": rank.rank,
+            "exit_code": exit_code,
+            "signal": signal_number,
+            "ended_at": time.time(),
+            "max_rss_bytes": max_rss_bytes,
+            "cpu_seconds": round(cpu_s, 3),
+        }
+        if exit_code == 0 or self._verdict is not None:
+            return
+        if os.path.exists(os.path.join(self._node_dir, layout.STOP)):
+            self._on_stop()  # the wish was there before its signal: an end that follows from it is no failure
+            return
+        self._read_all()  # its last words
+        failure = describe_failure(
+            rank=rank.rank,
+            exit_code=exit_code,
+            signal_number=signal_number,
+            stderr_tail=rank.log.err.tail,
+            kernel_oom=kernel.oom_kills() > self._oom_kills,
+        )
+        verdict = Verdict(failure.reason, failure.message, exit_code, signal_number, rank.rank, failure.fingerprint)
+        self._stop(verdict, self._plan["grace_s"])
+
+    def _tick(self) -> None:
+        for rank in self._ranks.values():
+            rank.log.flush_partials(time.time())
+        now = time.monotonic()
+        if now >= self._sample_at:
+            self._sample_at = now + self._plan["sample_interval_s"]
+            self._sample()
+        if self._memory_at is not None and now >= self._memory_at:
+            self._memory_at = now + _MEMORY_CHECK_S
+            self._check_memory()
+        if self._timeout_at is not None and now >= self._timeout_at:
+            self._timeout_at = None
+            message = "ran longer than its time limit of %g s" % self._plan["timeout_s"]
+            self._stop(Verdict("timeout", message), self._plan["grace_s"])
+        if self._kill_at is not None and now >= self._kill_at:
+            self._kill_at = None
+            self._killed = True
+            self._kill_descendants()
+
+    # Decisions --------------------------------------------------------------------------------------------------
+
+    def _living(self) -> dict[int, int]:
+        return {rank.rank: pid for pid, rank in self._ranks.items() if rank.end is None}
+
+    def _is_over(self) -> bool:
+        if self._living():
+            return False
+        # The shell has gone at the first signal, but what it had started may still be using its grace period.
+        waits = self._kill_at is not None and self._signals_groups
+        return not (waits and self._others())
+
+    def _others(self) -> list[int]:
+        """Every descendant that is not the probe's business. Orphans are among them: we adopt them."""
+        spared = set()
+        if self.left_alone is not None:
+            spared = {self.left_alone, *kernel.descendants(self.left_alone)}
+        return [pid for pid in kernel.descendants(os.getpid()) if pid not in spared]
+
+    def _stop(self, verdict: Verdict, grace_s: float) -> None:
+        now = time.monotonic()
+        if self._verdict is None:
+            self._verdict = verdict
+            self._status.change(state="stopping")
+            for pid in self._living().values():
+                self._send(pid, signal.SIGTERM)
+            self._kill_at = now + grace_s
+        elif self._kill_at is not None:
+            self._kill_at = min(self._kill_at, now + grace_s)
+
+    def _send(self, pid: int, number: int) -> None:
+        try:
+            if self._signals_groups:
+                os.killpg(pid, number)
+            else:
+                os.kill(pid, number)
+        except ProcessLookupError:
+            pass  # it has just ended
+
+    def _kill_descendants(self) -> None:
+        deadline = time.monotonic() + _KILL_PATIENCE_S
+        while True:
+            pids = self._others()
+            if not pids or time.monotonic() > deadline:
+                return
+            for pid in pids:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except (ProcessLookupError, PermissionError):
+                    continue  # gone already, or a set-uid program that is not ours to kill
+            self._reap()
+            time.sleep(0.001)
+
+    def _check_memory(self) -> None:
+        limit = self._plan["memory_limit_bytes"]
+        pids = list(self._living().values())
+        if self._sampler is None or self._verdict is not None or self._sampler.memory_bytes(pids) <= limit:
+            return
+        used = self._sampler.exact_memory_bytes(pids)  # ranks forked from one interpreter share pages
+        if used > limit:
+            self._sampler.peak_rss_bytes = max(self._sampler.peak_rss_bytes, used)
+            message = "used %.0f MB of memory, over its limit of %.0f MB" % (used / 1e6, limit / 1e6)
+            self._stop(Verdict("oom", message, signal_number=int(signal.SIGKILL)), 0.0)
+
+    def _sample(self) -> None:
+        if self._sampler is None:
+            return
+        self._status.retry()
+        usage = self._sampler.sample(self._living())
+        try:
+            write_json(os.path.join(self._node_dir, layout.USAGE), usage)
+        except OSError:
+            pass  # a full disk costs a sample, not the run
+
+    # Waiting and ending -----------------------------------------------------------------------------------------
+
+    def _wait_s(self) -> float:
+        now = time.monotonic()
+        marks = [self._sample_at, self._memory_at, self._timeout_at, self._kill_at]
+        waits = [mark - now for mark in marks if mark is not None]
+        flushes = [rank.log.next_flush_at() for rank in self._ranks.values()]
+        waits.extend(at - time.time() for at in flushes if at is not None)
+        return max(0.0, min(waits))
+
+    def _read_all(self) -> None:
+        """Whatever the ranks have written so far."""
+        for key in list(self._selector.get_map().values()):
+            if key.fd != self._wakeup_fd:
+                while key.data():
+                    pass
+
+    def _drain(self) -> None:
+        """Everyone who could write is dead, so every pipe has an end; the limit is for the unforeseen."""
+        deadline = time.monotonic() + _DRAIN_PATIENCE_S
+        while len(self._selector.get_map()) > 1 and time.monotonic() < deadline:
+            for key, _ in self._selector.select(0.1):
+                key.data()
+
+    def _outcome(self) -> dict[str, Any]:
+        verdict = self._verdict or Verdict("completed", "")
+        message = verdict.message
+        if self._killed and verdict.reason in ("cancelled", "timeout"):
+            message += "; had to be killed after its grace period"
+        dropped = sum(rank.log.dropped_bytes for rank in self._ranks.values())
+        if dropped:
+            message += "%s%d bytes of log output were lost to a full disk" % ("; " if message else "", dropped)
+        ends = [rank.end for rank in self._ranks.values() if rank.end is not None]
+        usage = self._sampler.peaks() if self._sampler else {}
+        usage["peak_rss_bytes"] = max([usage.get("peak_rss_bytes", 0), *(end["max_rss_bytes"] for end in ends)])
+        usage["cpu_seconds"] = max(usage.get("cpu_seconds", 0.0), round(sum(end["cpu_seconds"] for end in ends), 3))
+        return outcome.summary(
+            reason=verdict.reason,
+            message=message,
+            exit_code=0 if verdict.reason == "completed" else verdict.exit_code,
+            signal_number=verdict.signal_number,
+            rank=verdict.rank,
+            fingerprint=verdict.fingerprint,
+            started_at=self._started_at,
+            ended_at=time.time(),
+            ranks=sorted(ends, key=lambda end: int(end["rank"])),
+            usage=usage,
+            dropped_log_bytes=dropped,
+        )

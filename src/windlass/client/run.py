@@ -202,7 +202,7 @@ class Run:
         return self._client.transport.get_text(self._path("/diff"))
 
     def cancel(self, grace_s: float | None = None) -> Run:
-        """Ask the run to end; `wait()` waits until it has. Nothing happens to a run that is over."""
+        """Ask the run to end; `wait()` waits until it has. Raises Conflict for a run that is over."""
         body = {} if grace_s is None else {"grace_s": grace_s}
         return self._seen(self._client.transport.post(self._path("/cancel"), body, repeat=True))
 
@@ -214,9 +214,9 @@ class Run:
         self, *, set: Mapping[str, Any] | None = None, name: str | None = None, secrets: Secrets | None = None
     ) -> Run:
         """Submit the same code and spec again as a new run, with changes: `lr`, `params.lr` or `resources.gpus`."""
-        from windlass.client.submission import clone_secrets
+        from windlass.client.submission import given_secrets
 
-        body: dict[str, Any] = {"set": dict(set or {}), "secrets": clone_secrets(self.view.spec.secrets, secrets)}
+        body: dict[str, Any] = {"set": dict(set or {}), "secrets": given_secrets(secrets)}
         if name is not None:
             body["name"] = name
         return Run(self._client, RunView.model_validate(self._client.transport.post(self._path("/clone"), body)))

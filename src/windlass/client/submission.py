@@ -143,13 +143,7 @@ def _secret_values(names: Sequence[str], given: Mapping[str, str], environ: Mapp
     return values
 
 
-def clone_secrets(
-    names: Sequence[str], secrets: Secrets | None, environ: Mapping[str, str] = os.environ
-) -> dict[str, str]:
-    """Values for a clone's secrets, as far as they are given here. The server knows the others from the original."""
-    given, wanted = split_secrets(secrets)
-    return (
-        given
-        | _secret_values(wanted, {}, environ)
-        | {name: environ[name] for name in names if name in environ and name not in given}
-    )
+def given_secrets(secrets: Secrets | None, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Values for a clone: only what is asked for here. The server has the rest from the original."""
+    values, names = split_secrets(secrets)
+    return values | _secret_values(names, values, environ)

@@ -53,6 +53,11 @@ class Transport:
     def get_text(self, path: str) -> str:
         return self._request("GET", path, repeat=True).text
 
+    def server_date(self) -> str | None:
+        """The server's clock, as HTTP tells it."""
+        date: str | None = self._request("GET", "/health", repeat=True).headers.get("date")
+        return date
+
     def post(self, path: str, body: Any = None, *, key: str | None = None, repeat: bool = False) -> Any:
         """`key` makes a submission safe to repeat; `repeat` says that it is safe by nature."""
         headers = {"Idempotency-Key": key} if key else {}

@@ -1,0 +1,76 @@
+"""Numbers as pictures made of characters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_PARTS = " ▏▎▍▌▋▊▉█"
+# Bits of a braille character's dots: column by column, from the top.
+_DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
+
+
+def resample(values: Sequence[float], width: int) -> list[float]:
+    """At most `width` values: the mean of each stretch, NaN for a stretch without numbers."""
+    if len(values) <= width:
+        return list(values)
+    found = []
+    for index in range(width):
+        part = values[index * len(values) // width : (index + 1) * len(values) // width]
+        numbers = [value for value in part if math.isfinite(value)]
+        found.append(sum(numbers) / len(numbers) if numbers else math.nan)
+    return found
+
+
+def sparkline(values: Sequence[float], width: int = 24) -> str:
+    points = resample(values, width)
+    numbers = [value for value in points if math.isfinite(value)]
+    if not numbers:
+        return "×" * len(points)
+    low, high = min(numbers), max(numbers)
+    scale = (len(_BLOCKS) - 1) / (high - low) if high > low else 0.0
+    return "".join(_BLOCKS[round((value - low) * scale)] if math.isfinite(value) else "×" for value in points)
+
+
+def bar(fraction: float, width: int) -> str:
+    """A bar with a resolution of an eighth of a character, always `width` wide."""
+    eighths = round(min(1.0, max(0.0, fraction)) * width * 8)
+    full, rest = divmod(eighths, 8)
+    return ("█" * full + (_PARTS[rest] if rest else "")).ljust(width, "░")
+
+
+def braille(values: Sequence[float], width: int, height: int) -> list[str]:
+    """A chart of `height` lines of `width` characters, two by four dots each; neighbouring points are joined."""
+    points = resample(values, width * 2)
+    numbers = [value for value in points if math.isfinite(value)]
+    if not numbers:
+        return [" " * width for _ in range(height)]
+    low, high = min(numbers), max(numbers)
+    top = height * 4 - 1
+    scale = top / (high - low) if high > low else 0.0
+    grid = [[0] * width for _ in range(height)]
+    before: int | None = None
+    for index, value in enumerate(points):
+        if not math.isfinite(value):
+            before = None
+            continue
+        x = index if len(points) > width else round(index * (width * 2 - 1) / max(1, len(points) - 1))
+        level = top - round((value - low) * scale) if high > low else top // 2
+        start = level if before is None else min(level, before + (1 if level > before else -1))
+        stop = level if before is None else max(level, before + (1 if level > before else -1))
+        for y in range(start, stop + 1):
+            grid[y // 4][x // 2] |= _DOTS[x % 2][y % 4]
+        before = level
+    return ["".join(chr(0x2800 + dots) if dots else " " for dots in row) for row in grid]
+
+
+def number(value: float | None) -> str:
+    """Four significant digits, as short as that can be."""
+    if value is None or math.isnan(value):
+        return "nan"
+    if math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    if value == int(value) and abs(value) < 1e6:
+        return str(int(value))
+    return f"{value:.4g}"

@@ -1,0 +1,109 @@
+"""`cancel`, `resume`, `clone` and `why`: steering a run and asking after it."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from windlass.cli import options
+from windlass.cli.connection import open_client
+from windlass.cli.terminal import next_steps, paint_for, say, say_json
+from windlass.core.errors import InvalidInput, WindlassError
+
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Follow it, as `run` does.")]
+
+
+def cancel(
+    ctx: typer.Context,
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Ids, beginnings of ids, or names.")],
+    grace: Annotated[
+        str | None, typer.Option("--grace", help="Time between SIGTERM and SIGKILL, e.g. 30s. Default: the spec's.")
+    ] = None,
+    json: options.Json = False,
+) -> None:
+    """Ask runs to end: SIGTERM, and SIGKILL after the grace period."""
+    from windlass.core.quantities import parse_duration
+
+    try:
+        grace_s = None if grace is None else parse_duration(grace)
+    except ValueError as error:
+        raise InvalidInput(f"--grace: {error}") from None
+    client = open_client(ctx)
+    paint = paint_for(sys.stdout)
+    cancelled, failures = [], list[WindlassError]()
+    for ref in runs:
+        try:
+            run = client.get(ref).cancel(grace_s)
+        except WindlassError as error:  # the others are to be cancelled all the same
+            failures.append(error)
+            continue
+        cancelled.append(run.view.model_dump(mode="json"))
+        if not json:
+            word = run.state if run.is_over else "cancelling"
+            say(f"{paint(run.id, 'bold')}  {run.name}  {paint(word, 'yellow')}")
+    if json:
+        say_json(cancelled)
+    for failure in failures[:-1]:
+        print(f"{paint_for(sys.stderr)('error:', 'red', 'bold')} {failure.message}", file=sys.stderr)
+    if failures:
+        raise failures[-1]
+    if not json:
+        next_steps("windlass ps", f"windlass resume {runs[-1]}")
+
+
+def resume(ctx: typer.Context, run: options.RunRef, follow: Follow = False, json: options.Json = False) -> None:
+    """Start a failed or cancelled run again, as a further attempt of the same run."""
+    _started(open_client(ctx).get(run).resume(), follow=follow, json=json)
+
+
+def clone(
+    ctx: typer.Context,
+    run: options.RunRef,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", "-s", metavar="K=V", help="A param or a spec key to change, e.g. lr=3e-4; repeatable."),
+    ] = None,
+    name: options.Name = None,
+    secret: options.Secret = None,
+    follow: Follow = False,
+    json: options.Json = False,
+) -> None:
+    """Run the same code and spec again as a new run, with changes."""
+    wanted = options.pairs("--set", changes, typed=True)
+    original = open_client(ctx).get(run)
+    _started(original.clone(set=wanted, name=name, secrets=options.secrets(secret)), follow=follow, json=json)
+
+
+def _started(run: object, *, follow: bool, json: bool) -> None:
+    from windlass.client import Run
+
+    assert isinstance(run, Run)
+    if json:
+        say_json(run.view.model_dump(mode="json"))
+    elif follow:
+        from windlass.cli.follow import follow_to_end
+
+        sys.exit(follow_to_end(run))
+    elif not sys.stdout.isatty():
+        say(run.id)
+    else:
+        paint = paint_for(sys.stdout)
+        say(f"{paint(run.id, 'bold')}  {run.name}  {paint.state(run.state)}")
+        next_steps(f"windlass logs -f {run.id}", f"windlass watch {run.id}")
+
+
+def why(ctx: typer.Context, run: options.RunRef, json: options.Json = False) -> None:
+    """Say why a run is in the state it is in: what it waits for, or what ended it."""
+    reason = open_client(ctx).get(run).why()
+    if json:
+        say_json(reason.model_dump(mode="json"))
+        return
+    paint = paint_for(sys.stdout)
+    say(f"{paint(reason.run_id, 'bold')}  {paint.state(reason.state)}  {reason.summary}")
+    for detail in reason.details:
+        say(f"  {detail}")
+    if reason.position is not None:
+        say(f"  place in the queue: {reason.position}")
+    next_steps(f"windlass show {reason.run_id}", "windlass cluster")

@@ -1,0 +1,74 @@
+"""`ps`: the runs there are."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from windlass.cli import options
+from windlass.cli.charts import bar
+from windlass.cli.connection import open_client
+from windlass.cli.terminal import STATE_STYLES, Cell, next_steps, notice, say, say_json, table
+from windlass.core.quantities import format_duration
+
+if TYPE_CHECKING:
+    from windlass.wire.runs import RunSummary
+
+_LIVE = ("queued", "starting", "running", "recovering")
+_RECENT = 10
+
+
+def ps(
+    ctx: typer.Context,
+    everything: Annotated[bool, typer.Option("--all", "-a", help="Those that are over too.")] = False,
+    state: Annotated[list[str] | None, typer.Option("--state", "-s", help="Only in this state; repeatable.")] = None,
+    project: options.Project = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="How many at most.")] = None,
+    json: options.Json = False,
+) -> None:
+    """List runs: those that are not over, or all of them with -a."""
+    client = open_client(ctx)
+    states = state or (None if everything else list(_LIVE))
+    runs = list(client.list(state=states, project=project, limit=limit or (50 if everything else None)))
+    if json:
+        say_json([run.model_dump(mode="json") for run in runs])
+        return
+    recent = not runs and states == list(_LIVE)
+    if recent:
+        runs = list(client.list(project=project, limit=_RECENT))
+        notice("nothing is running; the last runs:" if runs else "there are no runs yet; try `windlass run train.py`")
+    if not runs:
+        return
+    headers = ("ID", "NAME", "STATE", "PROGRESS", "DURATION", "TRIES", "AGE")
+    say(table(headers, [_row(run, time.time()) for run in runs], flexible=1, stream=sys.stdout))
+    newest = runs[0].id
+    next_steps(f"windlass show {newest}", f"windlass logs {newest}", "windlass ps -a")
+
+
+def _row(run: RunSummary, now: float) -> list[Cell | str]:
+    state = "cancelling" if run.cancelling and run.ended_at is None else run.state
+    progress = ""
+    if run.progress and run.progress.total:
+        fraction = run.progress.step / run.progress.total
+        progress = f"{bar(fraction, 8)} {fraction:4.0%}" if run.ended_at is None else f"{fraction:.0%}"
+    elif run.progress:
+        progress = f"step {run.progress.step:,}"
+    return [
+        Cell(run.id, ("bold",)),
+        run.name,
+        Cell(state, STATE_STYLES.get(run.state, ())),
+        progress,
+        format_duration(run.duration_s) if run.duration_s is not None else "",
+        str(run.attempts) if run.attempts else "",
+        _age(now - run.submitted_at),
+    ]
+
+
+def _age(seconds: float) -> str:
+    for unit_s, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
+        if seconds >= unit_s:
+            return f"{int(seconds // unit_s)}{unit}"
+    return f"{max(0, int(seconds))}s"

@@ -1,0 +1,152 @@
+"""A run's record in words, as lines of text."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from windlass.cli.charts import number, sparkline
+from windlass.cli.terminal import STATE_MARKS, STATE_STYLES, Paint, cells, fit
+from windlass.core.quantities import format_duration, format_size
+
+if TYPE_CHECKING:
+    from windlass.client import Metric
+    from windlass.wire.runs import AttemptView, ExitView, RunView
+
+_LABEL = 12
+_MOST_METRICS = 8
+_FRAMEWORKS = ("torch", "jax", "tensorflow", "xgboost", "lightning", "transformers", "numpy")
+
+
+class Record:
+    """Lines under labels: `put("cost", "0.02 CPU hours")`."""
+
+    def __init__(self, paint: Paint, width: int) -> None:
+        self.paint = paint
+        self.width = width
+        self.lines: list[str] = []
+
+    def put(self, label: str, text: str | None, *styles: str) -> None:
+        if text:
+            room = max(20, self.width - _LABEL - 2)
+            shown = self.paint(fit(text, room), *styles) if "\x1b" not in text else text
+            self.lines.append(f"  {self.paint(label.ljust(_LABEL), 'dim')}{shown}")
+
+    def put_all(self, label: str, texts: Sequence[str]) -> None:
+        for index, text in enumerate(texts):
+            self.put(label if index == 0 else "", text)
+
+
+def headline(view: RunView, paint: Paint) -> str:
+    mark = STATE_MARKS.get(view.state, "●")
+    took = f" in {format_duration(view.duration_s)}" if view.duration_s is not None and view.ended_at else ""
+    styles = STATE_STYLES.get(view.state, ())
+    name, state = paint(view.name, "bold"), paint(view.state, *styles) + took
+    return f"{paint(mark, *styles)} {name}  {paint(view.id, 'dim')}  {state}"
+
+
+def put_outcome(record: Record, view: RunView, attempts: Sequence[AttemptView]) -> None:
+    if view.exit is not None and view.exit.reason != "completed":
+        record.put("why", describe_exit(view.exit), "red" if view.state == "failed" else "yellow")
+    if len(attempts) > 1:
+        record.put_all("attempts", [_attempt_line(record.paint, attempt) for attempt in attempts])
+    elif attempts:
+        record.put("attempts", "1")
+
+
+def _attempt_line(paint: Paint, attempt: AttemptView) -> str:
+    reason = describe_exit(attempt.exit) if attempt.exit else attempt.state
+    style = "green" if attempt.exit and attempt.exit.reason == "completed" else "red" if attempt.exit else "cyan"
+    took = ""
+    if attempt.started_at is not None:
+        took = format_duration((attempt.ended_at or time.time()) - attempt.started_at)
+    return f"{attempt.number}  {took:>8}  {paint(reason, style)}"
+
+
+def describe_exit(exit: ExitView) -> str:
+    what = exit.reason.replace("_", " ")
+    if exit.reason == "exit_code":
+        what = f"exit code {exit.exit_code}"
+    elif exit.reason == "signal" and exit.signal:
+        what = f"signal {exit.signal}"
+    if exit.rank is not None and exit.reason != "completed":
+        what += f" of rank {exit.rank}"
+    return f"{what}: {exit.message}" if exit.message else what
+
+
+def put_metrics(record: Record, metrics: Mapping[str, Metric]) -> None:
+    if not metrics:
+        return
+    names = sorted(metrics, key=lambda name: (name.rsplit("/", 1)[-1] != "loss", name))
+    shown = names[:_MOST_METRICS]
+    longest = min(24, max(cells(name) for name in shown))
+    lines = []
+    for name in shown:
+        values = metrics[name].values
+        change = f"{number(values[0])} → {number(values[-1])}" if len(values) > 1 else number(metrics[name].last)
+        spark = record.paint(sparkline(values), "cyan") if len(values) > 1 else ""
+        lines.append(f"{fit(name, longest).ljust(longest)}  {record.paint(change.ljust(18), 'bold')}  {spark}".rstrip())
+    if len(names) > len(shown):
+        lines.append(record.paint(f"and {len(names) - len(shown)} more", "dim"))
+    record.put_all("metrics", lines)
+
+
+def put_cost(record: Record, view: RunView) -> None:
+    hours = [f"{view.cost.cpu_hours:.4g} CPU hours"]
+    if view.cost.gpu_hours:
+        hours.append(f"{view.cost.gpu_hours:.4g} GPU hours")
+    record.put("compute", f"{', '.join(hours)} · ${view.cost.usd:.4f}")
+
+
+def put_folders(record: Record, view: RunView, attempts: Sequence[AttemptView]) -> None:
+    if attempts and attempts[-1].log_dirs:
+        # A path that is cut off cannot be copied: it may be longer than the line.
+        record.lines.append(f"  {record.paint('logs'.ljust(_LABEL), 'dim')}{attempts[-1].log_dirs[0]}")
+    elif view.run_dir:
+        record.lines.append(f"  {record.paint('folder'.ljust(_LABEL), 'dim')}{view.run_dir}")
+
+
+def put_request(record: Record, view: RunView) -> None:
+    spec = view.spec
+    record.put("command", shlex.join(view.command))
+    asked = [f"{spec.nproc} processes per node"] if spec.nproc and spec.nproc > 1 else []
+    wanted = spec.resources
+    asked += [f"{wanted.nodes} nodes"] if wanted.nodes > 1 else []
+    asked += [f"{wanted.cpus:g} CPUs"] if wanted.cpus is not None else []
+    asked += [f"{wanted.gpus} {wanted.gpu_type or 'GPU'}"] if wanted.gpus else []
+    asked += [format_size(wanted.memory)] if wanted.memory else []
+    record.put("resources", ", ".join(asked))
+    record.put("params", "  ".join(f"{name}={_short(value)}" for name, value in spec.params.items()))
+    record.put("env", "  ".join(f"{name}={value}" for name, value in spec.env.items()))
+    record.put("secrets", ", ".join(spec.secrets))
+    record.put("tags", "  ".join(f"{name}={value}" if value else name for name, value in view.tags.items()))
+    record.put("project", view.project if view.project != "default" else None)
+    record.put("priority", view.priority if view.priority != "normal" else None)
+    record.put("timeout", format_duration(spec.timeout) if spec.timeout else None)
+    record.put("seed", str(view.seed))
+    record.put("clone of", view.clone_of)
+
+
+def _short(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def put_provenance(record: Record, view: RunView) -> None:
+    origin, environment = view.origin, view.environment or {}
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(view.submitted_at))
+    who = "@".join(part for part in (origin.user, origin.host) if part)
+    record.put("submitted", f"{when} by {who}" if who else when)
+    if (git := origin.git) is not None:
+        state = f"{(git.commit or 'no commit')[:12]} on {git.branch or 'no branch'}"
+        record.put("git", f"{state}, with uncommitted changes" if git.dirty else state)
+    record.put("code", f"snapshot {view.code_digest[:12]}" if view.code_digest else view.spec.workdir)
+    if environment.get("python_version") or environment.get("packages"):
+        packages = environment.get("packages") or {}
+        known = [f"{name} {packages[name]}" for name in _FRAMEWORKS if name in packages]
+        python = f"python {environment.get('python_version') or '?'}"
+        record.put("environment", ", ".join([python, *known, f"{len(packages)} packages"]))
+    record.put("host", environment.get("host"))
+    if view.usage and (peak := view.usage.get("peak_rss_bytes") or view.usage.get("rss_bytes")):
+        record.put("memory", f"{format_size(peak)} at most")

@@ -1,0 +1,76 @@
+"""`show`: the full record of a run; and the short one at the end of a followed run."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import typer
+
+from windlass.cli import options
+from windlass.cli.connection import open_client
+from windlass.cli.terminal import next_steps, notice, paint_for, say, say_json, width_of
+from windlass.core.quantities import format_duration
+
+if TYPE_CHECKING:
+    from windlass.client import Run
+    from windlass.wire.runs import RunView
+
+
+def show(ctx: typer.Context, run: options.RunRef, json: options.Json = False) -> None:
+    """Show everything that is known of a run."""
+    found = open_client(ctx).get(run)
+    if json:
+        record = found.view.model_dump(mode="json")
+        say_json(record | {"attempt_list": [attempt.model_dump(mode="json") for attempt in found.attempts()]})
+        return
+    from windlass.cli import record as records
+
+    paint = paint_for(sys.stdout)
+    lines = records.Record(paint, width_of(sys.stdout))
+    attempts = found.attempts()
+    records.put_outcome(lines, found.view, attempts)
+    if found.view.progress:
+        progress = found.view.progress
+        lines.put("progress", f"step {progress.step:,}" + (f" of {progress.total:,}" if progress.total else ""))
+    records.put_metrics(lines, found.metrics())
+    records.put_request(lines, found.view)
+    records.put_provenance(lines, found.view)
+    records.put_cost(lines, found.view)
+    records.put_folders(lines, found.view, attempts)
+    say(records.headline(found.view, paint))
+    say("\n".join(lines.lines))
+    next_steps(*_follow_ups(found.view))
+
+
+def show_end(run: Run) -> None:
+    """After following: the outcome, on the terminal; in a pipe one line on stderr, since stdout is the run's."""
+    if not sys.stdout.isatty():
+        took = f" in {format_duration(run.view.duration_s)}" if run.view.duration_s is not None else ""
+        from windlass.cli.record import describe_exit
+
+        why = f": {describe_exit(run.view.exit)}" if run.view.exit and run.view.state == "failed" else ""
+        notice(f"windlass: {run.id} {run.state}{took}{why}")
+        return
+    from windlass.cli import record as records
+
+    paint = paint_for(sys.stdout)
+    lines = records.Record(paint, width_of(sys.stdout))
+    attempts = run.attempts()
+    records.put_outcome(lines, run.view, attempts)
+    records.put_metrics(lines, run.metrics())
+    records.put_cost(lines, run.view)
+    records.put_folders(lines, run.view, attempts)
+    say()
+    say(records.headline(run.view, paint))
+    say("\n".join(lines.lines))
+    next_steps(*_follow_ups(run.view))
+
+
+def _follow_ups(view: RunView) -> list[str]:
+    if view.ended_at is None:
+        return [f"windlass logs -f {view.id}", f"windlass watch {view.id}", f"windlass cancel {view.id}"]
+    again = f"windlass clone {view.id} --set key=value"
+    if view.state == "succeeded":
+        return [f"windlass show {view.id}", f"windlass logs {view.id}", again]
+    return [f"windlass logs {view.id}", f"windlass resume {view.id}", again]

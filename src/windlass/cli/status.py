@@ -1,0 +1,108 @@
+"""What is known of a followed run, and the one line that says it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from windlass.cli.charts import bar, number
+from windlass.cli.terminal import Paint, cells
+from windlass.core.quantities import format_duration, format_size
+
+if TYPE_CHECKING:
+    from windlass.client import Update
+    from windlass.wire.runs import RunSummary
+
+_SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+_MAIN_METRIC = "loss"
+
+
+@dataclass(slots=True, kw_only=True)
+class Status:
+    state: str
+    cancelling: bool = False
+    submitted_at: float = 0.0
+    started_at: float | None = None
+    attempts: int = 0
+    progress: Mapping[str, Any] | None = None
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    usage: Mapping[str, Any] | None = None
+    waiting_for: str = ""
+    connected: bool = True
+
+    @classmethod
+    def of(cls, run: RunSummary) -> Status:
+        status = cls(state=run.state)
+        status.see_run(run)
+        return status
+
+    def see_run(self, run: RunSummary) -> None:
+        self.state, self.cancelling = run.state, run.cancelling
+        self.submitted_at, self.started_at, self.attempts = run.submitted_at, run.started_at, run.attempts
+        if run.progress is not None:
+            self.progress = run.progress.model_dump()
+
+    def see(self, update: Update) -> None:
+        if update.kind in ("run", "end"):
+            self.see_run(update.value)
+        elif update.kind == "progress":
+            self.progress = update.value.get("progress") or self.progress
+            self.metrics = update.value.get("metrics") or self.metrics
+            self.usage = update.value.get("usage") or self.usage
+
+    @property
+    def word(self) -> str:
+        return "cancelling" if self.cancelling and self.state in ("starting", "running") else self.state
+
+    def line(self, paint: Paint, width: int, now: float) -> str:
+        """As many facts as fit, the most important first."""
+        spinner = _SPINNER[int(time.monotonic() * 10) % len(_SPINNER)]
+        mark = paint(spinner, "cyan") if self.connected else paint("!", "red", "bold")
+        head = f"{mark} {paint.state(self.word)}"
+        room = width - 3 - cells(self.word)
+        if not self.connected:
+            return head + paint("  connection lost, reconnecting", "red")
+        if self.state in ("queued", "recovering"):
+            waited = format_duration(max(0.0, now - self.submitted_at))
+            return head + paint(f"  {waited}  {self.waiting_for}", "dim")
+        parts = []
+        for text, styles in self._facts(now, bar_width=20 if width >= 90 else 12):
+            room -= cells(text) + 2
+            if room < 0:
+                break
+            parts.append(paint(text, *styles))
+        return "  ".join([head, *parts])
+
+    def _facts(self, now: float, bar_width: int) -> list[tuple[str, tuple[str, ...]]]:
+        facts: list[tuple[str, tuple[str, ...]]] = []
+        eta = ""
+        if self.progress:
+            step, total = self.progress["step"], self.progress.get("total")
+            if total:
+                facts.append((bar(step / total, bar_width), ("cyan",)))
+                facts.append((f"{step:,}/{total:,}", ()))
+                if self.progress.get("eta_s") is not None:
+                    eta = f"eta {format_duration(self.progress['eta_s'])}"
+            else:
+                facts.append((f"step {step:,}", ()))
+        if (main := main_metric(self.metrics)) is not None:
+            facts.append((f"{main} {number(self.metrics[main])}", ("bold",)))
+        if eta:
+            facts.append((eta, ()))
+        if self.started_at is not None:
+            facts.append((format_duration(max(0.0, now - self.started_at)), ("dim",)))
+        if self.usage and self.usage.get("rss_bytes"):
+            use = f"cpu {self.usage.get('cpu_percent') or 0:.0f}%  mem {format_size(self.usage['rss_bytes'])}"
+            facts.append((use, ("dim",)))
+        if self.attempts > 1:
+            facts.append((f"attempt {self.attempts}", ("magenta",)))
+        return facts
+
+
+def main_metric(metrics: Mapping[str, Any]) -> str | None:
+    """The metric to show where there is room for one."""
+    if _MAIN_METRIC in metrics:
+        return _MAIN_METRIC
+    return next((name for name in metrics if name.rsplit("/", 1)[-1] == _MAIN_METRIC), next(iter(metrics), None))

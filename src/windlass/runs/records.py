@@ -76,7 +76,7 @@ class AttemptRecord:
     released_at: float | None
     exit: Exit | None
     log_dirs: tuple[str, ...]
-    environment: Mapping[str, Any] | None
+    environment_digest: str | None
     usage: Mapping[str, Any] | None
 
 

@@ -4,6 +4,8 @@ changes a run's state, always together with the event that says so and guarded b
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -21,7 +23,7 @@ from windlass.runs.records import (
     placement_to_json,
     run_from_row,
 )
-from windlass.runs.tables import attempts, events, runs
+from windlass.runs.tables import attempts, environments, events, runs
 from windlass.runs.types import STATE_AFTER, AttemptState, EventKind, RunState, transition
 
 LIVE = (RunState.STARTING, RunState.RUNNING)
@@ -211,10 +213,30 @@ def load_unreleased(tx: Connection, *, limit: int = 500) -> list[tuple[str, str]
     return [(row.id, row.engine) for row in rows]
 
 
+def mark_released(tx: Connection, attempt_ids: Sequence[str], *, now: float) -> None:
+    tx.execute(update(attempts).where(attempts.c.id.in_(list(attempt_ids))).values(released_at=now))
+
+
 def load_exits(tx: Connection, run: RunRecord) -> list[Exit]:
     """How the attempts since submission or the last resume ended."""
     ended = (a for a in load_attempts(tx, run.id) if a.number >= run.first_attempt)
     return [attempt.exit for attempt in ended if attempt.exit is not None]
+
+
+def put_environment(tx: Connection, data: Mapping[str, Any]) -> str:
+    digest = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+    known = tx.execute(select(environments.c.digest).where(environments.c.digest == digest)).first()
+    if known is None:
+        tx.execute(insert(environments).values(digest=digest, data=dict(data)))
+    return digest
+
+
+def load_environments(tx: Connection, digests: Iterable[str | None]) -> dict[str, Mapping[str, Any]]:
+    wanted = {digest for digest in digests if digest}
+    if not wanted:
+        return {}
+    rows = tx.execute(select(environments).where(environments.c.digest.in_(wanted)))
+    return {row.digest: row.data for row in rows}
 
 
 # ---- events --------------------------------------------------------------------------------------------------------

@@ -68,11 +68,19 @@ attempts = Table(
     Column("released_at", Seconds),  # the engine has been told to forget it
     Column("exit", Json),
     Column("log_dirs", Json, nullable=False),
-    Column("environment", Json),
+    Column("environment_digest", String(64)),
     Column("usage", Json),
     Index("ix_attempts_run_number", "run_id", "number", unique=True),
     Index("ix_attempts_state", "state"),
     Index("ix_attempts_released", "released_at"),
+)
+
+# Interpreter, packages and devices: the same for thousands of attempts, so each is kept once.
+environments = Table(
+    "environments",
+    metadata,
+    Column("digest", String(64), primary_key=True),
+    Column("data", Json, nullable=False),
 )
 
 events = Table(

@@ -62,7 +62,7 @@ def load_summaries(tx: Connection, run_ids: Sequence[str]) -> dict[str, dict[str
     rows = tx.execute(select(summaries).where(summaries.c.run_id.in_(list(run_ids))).order_by(summaries.c.name))
     for row in rows:
         found.setdefault(row.run_id, {})[row.name] = Summary(
-            last=row.last, last_step=row.last_step, min=row.min, max=row.max, count=row.count
+            last=row.last, last_step=row.last_step, min=row.min, max=row.max, count=row.points
         )
     return found
 
@@ -78,7 +78,7 @@ def load_progress(tx: Connection, run_ids: Sequence[str]) -> dict[str, ProgressM
 
 
 def load_series(tx: Connection, run_id: str, names: Iterable[str], *, most: int) -> dict[str, list[Any]]:
-    """Rows (step, at, value) per metric in order of arrival; evenly thinned to about `most` points, the last one kept."""
+    """Rows (step, at, value) per metric in order of arrival; thinned evenly to about `most` points, the last kept."""
     series = {}
     for name in names:
         of_metric = (points.c.run_id == run_id, points.c.name == name)
@@ -112,7 +112,7 @@ def _put_summary(tx: Connection, run_id: str, name: str, summary: Summary, *, kn
         "last_step": summary.last_step,
         "min": summary.min,
         "max": summary.max,
-        "count": summary.count,
+        "points": summary.count,
     }
     if known:
         tx.execute(update(summaries).where(summaries.c.run_id == run_id, summaries.c.name == name).values(**values))

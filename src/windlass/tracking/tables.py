@@ -29,7 +29,7 @@ summaries = Table(
     Column("last_step", BigInteger),
     Column("min", Float(53)),
     Column("max", Float(53)),
-    Column("count", BigInteger, nullable=False),
+    Column("points", BigInteger, nullable=False),
 )
 
 progress = Table(

@@ -1,4 +1,4 @@
-"""The nodes that engines reported, and the snapshot the scheduler decides on."""
+"""The nodes that engines reported: how the API knows what could run, without knowing any engine."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ from sqlalchemy import BigInteger, Column, Connection, Float, Integer, String, T
 
 from windlass.core.resources import Node
 from windlass.db.metadata import Seconds, metadata
-from windlass.runs.records import RunRecord
-from windlass.runs.store import WAITING, load_live_attempts, load_runs_in
-from windlass.scheduling.types import ClusterSnapshot, WaitingRun
 
 nodes = Table(
     "nodes",
@@ -61,21 +58,3 @@ def load_nodes(tx: Connection) -> tuple[Node, ...]:
 
 def load_seen_at(tx: Connection) -> dict[tuple[str, str], float]:
     return {(row.engine, row.name): row.seen_at for row in tx.execute(select(nodes))}
-
-
-def load_cluster_snapshot(tx: Connection, *, now: float) -> ClusterSnapshot:
-    return cluster_snapshot(tx, load_runs_in(tx, WAITING), now=now)
-
-
-def cluster_snapshot(tx: Connection, waiting: Sequence[RunRecord], *, now: float) -> ClusterSnapshot:
-    return ClusterSnapshot(
-        nodes=load_nodes(tx),
-        held={attempt.run_id: attempt.placement for attempt in load_live_attempts(tx)},
-        waiting=tuple(
-            WaitingRun(
-                run_id=run.id, name=run.name, resources=run.resources, priority=run.priority, queued_at=run.queued_at
-            )
-            for run in waiting
-            if (run.retry_at or 0.0) <= now and run.cancel_requested_at is None
-        ),
-    )

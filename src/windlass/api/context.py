@@ -1,0 +1,48 @@
+"""What routes need, handed over by the composition root and reached through the request: no module-level state."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from windlass.blobs.local import LocalBlobs
+from windlass.core.clock import Clock
+from windlass.core.errors import Unauthorized
+from windlass.db.database import Database
+from windlass.runs.service import RunService
+
+
+@dataclass(slots=True, kw_only=True)
+class Services:
+    db: Database
+    blobs: LocalBlobs
+    runs: RunService
+    clock: Clock
+    token: str | None  # None: no authentication
+    home: str | None
+    started_at: float
+    controller_state: Callable[[], str]  # active, standby or absent
+    closing: bool = field(default=False)  # set on shutdown: streams end themselves
+
+
+def _services(request: Request) -> Services:
+    services: Services = request.app.state.services
+    return services
+
+
+Context = Annotated[Services, Depends(_services)]
+
+
+def require_token(request: Request, services: Context) -> None:
+    if services.token is None:
+        return
+    scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), services.token.encode()):
+        raise Unauthorized(
+            "no valid token was sent",
+            hint="send `Authorization: Bearer TOKEN`; the embedded server keeps its token in $WINDLASS_HOME/token",
+        )

@@ -1,0 +1,87 @@
+"""Routes that show what a run does: events, logs, metrics; as pages, or followed as server-sent events."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Header, Query, Response
+
+from windlass.api.context import Context
+from windlass.api.routes.runs import Ref
+from windlass.api.streams import follow
+from windlass.runs.following import Channels
+from windlass.runs.logs import LogQuery
+from windlass.wire import runs as wire
+
+router = APIRouter(prefix="/api/runs", tags=["following"])
+
+Rank = Annotated[int | None, Query(ge=0, lt=1_000_000)]
+Attempt = Annotated[int | None, Query(ge=1, lt=1_000_000)]
+Stream = Annotated[Literal["stdout", "stderr"] | None, Query()]
+Tail = Annotated[int | None, Query(ge=0, le=100_000, description="begin with about the last so many lines")]
+LastEventId = Annotated[str | None, Header(max_length=100_000)]
+_SSE: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/event-stream": {}}, "description": "a page, or a stream with follow=true"}
+}
+
+
+@router.get("/{ref}/events", response_model=wire.EventPage, responses=_SSE)
+def events(
+    ref: Ref,
+    services: Context,
+    after: Annotated[int, Query(ge=0, lt=2**63)] = 0,
+    follow_: Annotated[bool, Query(alias="follow")] = False,
+    last_event_id: LastEventId = None,
+) -> wire.EventPage | Response:
+    if follow_:
+        return follow(services, ref, Channels(events=True), last_event_id)
+    return services.runs.events(ref, after=after)
+
+
+@router.get("/{ref}/logs", response_model=wire.LogPage, responses=_SSE)
+def logs(
+    ref: Ref,
+    services: Context,
+    rank: Rank = None,
+    attempt: Attempt = None,
+    stream: Stream = None,
+    tail: Tail = None,
+    after: Annotated[str | None, Query(max_length=100_000)] = None,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 1_000,
+    follow_: Annotated[bool, Query(alias="follow")] = False,
+    last_event_id: LastEventId = None,
+) -> wire.LogPage | Response:
+    wanted = LogQuery(rank=rank, attempt=attempt, stream=stream, tail=tail)
+    if follow_:
+        return follow(services, ref, Channels(logs=wanted), last_event_id)
+    return services.runs.logs(ref, wanted, after=after, limit=limit)
+
+
+@router.get("/{ref}/stream", response_class=Response, responses=_SSE)
+def stream(
+    ref: Ref,
+    services: Context,
+    logs: bool = True,
+    rank: Rank = None,
+    tail: Tail = None,
+    last_event_id: LastEventId = None,
+) -> Response:
+    """Everything about a run in one stream: `run`, `event`, `log`, `progress`, and `end` at last."""
+    channels = Channels(events=True, progress=True, logs=LogQuery(rank=rank, tail=tail) if logs else None)
+    return follow(services, ref, channels, last_event_id)
+
+
+@router.get("/{ref}/metrics")
+def metrics(
+    ref: Ref,
+    services: Context,
+    name: Annotated[list[str] | None, Query(max_length=1_000)] = None,
+    most: Annotated[int, Query(ge=2, le=100_000, description="thin each series to about so many points")] = 10_000,
+) -> wire.MetricsView:
+    return services.runs.metrics(ref, names=name, most=most)
+
+
+@router.post("/{ref}/metrics")
+def ingest(ref: Ref, batch: wire.MetricBatch, services: Context) -> wire.MetricReceipt:
+    """Add points. Each point of a source has a number; what is known already is skipped, so a repeat is harmless."""
+    return services.runs.ingest(ref, batch)

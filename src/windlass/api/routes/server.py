@@ -1,0 +1,37 @@
+"""Routes of the server itself: health, what it is, and the nodes it can use."""
+
+from __future__ import annotations
+
+import os
+
+from fastapi import APIRouter
+
+import windlass
+from windlass.api.context import Context
+from windlass.wire.cluster import ClusterView, Health, Info
+
+open_router = APIRouter(tags=["server"])
+router = APIRouter(prefix="/api", tags=["server"])
+
+
+@open_router.get("/health")
+def health(services: Context) -> Health:
+    """Answers when the database does. Needs no token."""
+    return Health(status="ok", version=windlass.__version__, controller=services.controller_state())
+
+
+@router.get("/info")
+def info(services: Context) -> Info:
+    return Info(
+        version=windlass.__version__,
+        database=services.db.describe(),
+        home=services.home,
+        auth=services.token is not None,
+        pid=os.getpid(),
+        started_at=services.started_at,
+    )
+
+
+@router.get("/cluster")
+def cluster(services: Context) -> ClusterView:
+    return services.runs.cluster()

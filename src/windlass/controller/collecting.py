@@ -1,0 +1,82 @@
+"""Moving metric points from the spools that ranks write to the store, each exactly once: the files are read first, then
+points and positions are committed together.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import Connection
+
+from windlass.agent import layout
+from windlass.tracking.points import SpoolChunk, parse_spool
+from windlass.tracking.store import ingest
+
+_MOST_BYTES = 4 << 20  # of one spool in one pass: a flood of points must not stall the loop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spooled:
+    run_id: str
+    source: str
+    position: int
+    chunk: SpoolChunk
+
+
+def read_spools(
+    run_id: str,
+    attempt_id: str,
+    folders: Sequence[str],
+    positions: Mapping[tuple[str, str], int],
+    *,
+    drain: bool = False,
+) -> Iterator[Spooled]:
+    """What is new in an attempt's spools. With `drain` all of it: the attempt has ended."""
+    for rank, path in _spools(folders):
+        source = f"spool:{attempt_id}:{rank}"
+        position = positions.get((run_id, source), 0)
+        while (chunk := _read(path, position)) is not None:
+            yield Spooled(run_id=run_id, source=source, position=position, chunk=chunk)
+            position = chunk.next_position
+            if not drain:
+                break
+
+
+def commit_spooled(tx: Connection, spooled: Sequence[Spooled]) -> None:
+    for part in spooled:
+        ingest(
+            tx,
+            part.run_id,
+            part.source,
+            part.chunk.points,
+            position=part.position,
+            next_position=part.chunk.next_position,
+        )
+
+
+def _spools(folders: Sequence[str]) -> Iterator[tuple[int, Path]]:
+    for folder in folders:
+        try:
+            names = os.listdir(folder)
+        except FileNotFoundError:
+            continue
+        for name in names:
+            rank = layout.rank_of_spool(name)
+            if rank is not None:
+                yield rank, Path(folder, name)
+
+
+def _read(path: Path, position: int) -> SpoolChunk | None:
+    """The next complete lines; None if there is none."""
+    try:
+        if path.stat().st_size <= position:
+            return None
+        with path.open("rb") as file:
+            file.seek(position)
+            chunk = parse_spool(file.read(_MOST_BYTES), position)
+    except FileNotFoundError:
+        return None
+    return chunk if chunk.next_position > position else None

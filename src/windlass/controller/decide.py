@@ -1,0 +1,105 @@
+"""What to do about one attempt, given what its engine says of it. Pure: snapshots in, decisions out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from windlass.core.exits import Exit, ExitReason
+from windlass.engines.contract import Observation, Phase
+from windlass.runs.records import AttemptRecord, RunRecord
+from windlass.runs.retry import GiveUp, Retry, decide_retry
+from windlass.runs.types import AttemptState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchAttempt:
+    """The engine does not have it (yet): hand it over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopAttempt:
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkRunning:
+    started_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndAttempt:
+    exit: Exit
+    started_at: float | None
+    ended_at: float
+    verdict: Succeed | Cancel | GiveUp | Retry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Succeed:
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancel:
+    pass
+
+
+Decision = LaunchAttempt | StopAttempt | MarkRunning | EndAttempt
+
+
+def decide_attempt(
+    run: RunRecord,
+    attempt: AttemptRecord,
+    seen: Observation,
+    earlier: Sequence[Exit],
+    *,
+    now: float,
+    jitter: float,
+) -> list[Decision]:
+    """`earlier`: how the attempts before this one ended, since submission or the last resume."""
+    if seen.phase is Phase.UNKNOWN:
+        return []
+    if seen.phase is Phase.ENDED and seen.exit is not None:
+        return [_end(run, seen.exit, seen, earlier, now, jitter)]
+    if seen.phase is Phase.ABSENT:
+        if run.cancelling:
+            never_started = Exit(reason=ExitReason.CANCELLED, message="cancelled before it started")
+            return [_end(run, never_started, seen, earlier, now, jitter)]
+        if attempt.state is AttemptState.RUNNING:
+            gone = Exit(reason=ExitReason.LOST, message=f"engine {attempt.engine} does not know it any more")
+            return [_end(run, gone, seen, earlier, now, jitter)]
+        return [LaunchAttempt()]
+    decisions: list[Decision] = []
+    if seen.phase is Phase.RUNNING and attempt.state is AttemptState.STARTING:
+        decisions.append(MarkRunning(started_at=seen.started_at or now))
+    if run.cancelling:
+        decisions.append(StopAttempt(grace_s=10.0 if run.cancel_grace_s is None else run.cancel_grace_s))
+    return decisions
+
+
+def decide_failed_launch(
+    run: RunRecord, message: str, earlier: Sequence[Exit], *, now: float, jitter: float
+) -> EndAttempt:
+    exit = Exit(reason=ExitReason.LAUNCH_FAILED, message=message)
+    return _end(run, exit, Observation(phase=Phase.ABSENT), earlier, now, jitter)
+
+
+def _end(
+    run: RunRecord, exit: Exit, seen: Observation, earlier: Sequence[Exit], now: float, jitter: float
+) -> EndAttempt:
+    verdict: Succeed | Cancel | GiveUp | Retry
+    if exit.reason is ExitReason.COMPLETED:
+        verdict = Succeed()
+    elif run.cancelling or exit.reason is ExitReason.CANCELLED:
+        verdict = Cancel()
+    else:
+        verdict = decide_retry([*earlier, exit], run.retry_policy, jitter=jitter)
+        if isinstance(verdict, Retry) and _out_of_time(run, now + verdict.after_s):
+            verdict = GiveUp(why="the run's time limit would be over before another attempt")
+    return EndAttempt(exit=exit, started_at=seen.started_at, ended_at=seen.ended_at or now, verdict=verdict)
+
+
+def _out_of_time(run: RunRecord, at: float) -> bool:
+    timeout_s = run.spec.timeout
+    return timeout_s is not None and run.started_at is not None and at - run.started_at >= timeout_s

@@ -1,0 +1,54 @@
+"""From a run and its attempt to what an engine starts: `render_launch`, pure."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from windlass.engines.contract import Launch
+from windlass.runs.command import is_self_launching, params_json, workers_per_node
+from windlass.runs.records import AttemptRecord, RunRecord
+
+# What a run sees of the server's own environment: nothing of Windlass, nothing secret, what programs need to work.
+_INHERITED = ("HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "TZ", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
+_SHORTEST_S = 1.0
+
+
+def render_launch(
+    run: RunRecord, attempt: AttemptRecord, secrets: Mapping[str, str], *, inherited: Mapping[str, str], now: float
+) -> Launch:
+    spec = run.spec
+    workers = workers_per_node(spec, run.argv)
+    env = {name: inherited[name] for name in _INHERITED if name in inherited}
+    env |= run.origin.get("env") or {}
+    env |= {
+        "WINDLASS_PARAMS": params_json(spec.params),
+        "WINDLASS_SEED": str(run.seed),
+        "WINDLASS_RUN_NAME": run.name,
+        "WINDLASS_PROJECT": run.project,
+    }
+    env |= spec.env
+    return Launch(
+        run_id=run.id,
+        attempt_id=attempt.id,
+        attempt=attempt.number,
+        placement=attempt.placement,
+        argv=run.argv,
+        workers_per_node=workers,
+        self_launching=is_self_launching(run.argv),
+        env=env,
+        secrets=secrets,
+        code_digest=run.code_digest,
+        workdir=spec.workdir,
+        search_path=run.origin.get("search_path") or inherited.get("PATH", os.defpath),
+        timeout_s=_time_left(spec.timeout, run.started_at, now),
+        grace_s=spec.grace,
+        warm=spec.warm,
+    )
+
+
+def _time_left(timeout_s: float | None, started_at: float | None, now: float) -> float | None:
+    """The limit is the run's, so a later attempt gets what the earlier ones left."""
+    if timeout_s is None or started_at is None:
+        return timeout_s
+    return max(_SHORTEST_S, timeout_s - (now - started_at))

@@ -1,0 +1,318 @@
+"""The controller: one loop that moves runs forward. Load a snapshot, decide with pure functions, commit, act.
+
+It keeps nothing that matters in memory: a new controller goes on where a killed one stopped, because every effect on an
+engine is safe to repeat and every decision is in the database before it is acted on.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from windlass.controller import commit
+from windlass.controller.collecting import Spooled, commit_spooled, read_spools
+from windlass.controller.decide import (
+    Decision,
+    EndAttempt,
+    LaunchAttempt,
+    MarkRunning,
+    StopAttempt,
+    decide_attempt,
+    decide_failed_launch,
+)
+from windlass.controller.launching import render_launch
+from windlass.controller.lease import Lease, LeaseLost
+from windlass.core.clock import Clock
+from windlass.core.errors import LaunchFailed, Unavailable, WindlassError
+from windlass.core.exits import Exit
+from windlass.db.database import Database
+from windlass.engines.contract import Engine, Observation, Phase
+from windlass.runs import store
+from windlass.runs.queue import load_cluster_snapshot
+from windlass.runs.records import AttemptRecord, RunRecord
+from windlass.runs.sealing import Seal
+from windlass.runs.types import AttemptState
+from windlass.scheduling.nodes import commit_nodes
+from windlass.scheduling.place import decide_placements
+from windlass.tenancy.prices import PriceBook
+from windlass.tracking.store import load_positions
+
+log = logging.getLogger(__name__)
+
+PASS_EVERY_S = 0.5
+INVENTORY_EVERY_S = 30.0
+COLLECT_EVERY_S = 0.4
+BEAT_EVERY_S = 2.0
+
+
+class Controller:
+    def __init__(
+        self,
+        db: Database,
+        open_engines: Callable[[Callable[[], None]], Mapping[str, Engine]],
+        seal: Seal,
+        clock: Clock,
+        lease: Lease,
+        *,
+        prices: PriceBook,
+        jitter: random.Random | None = None,
+    ) -> None:
+        self._db = db
+        self._open_engines = open_engines
+        self._engines: Mapping[str, Engine] = {}
+        self._seal = seal
+        self._clock = clock
+        self._lease = lease
+        self._prices = prices
+        self._jitter = jitter or random.Random()
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
+        # Conveniences only; losing them costs a repeated signal or an early refresh.
+        self._stops_sent: dict[str, float] = {}
+        self._noted: dict[str, float] = {}
+        self._next_inventory = self._next_collect = self._next_beat = 0.0
+
+    # ---- running -----------------------------------------------------------------------------------------------
+
+    def nudge(self) -> None:
+        """There may be something to do now. Safe from any thread."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._wake.set()
+
+    def activate(self) -> bool:
+        """Become the active controller if there is none. Engines are opened only then: a standby touches nothing."""
+        if not self._lease.acquire(self._db):
+            return False
+        if not self._engines:
+            self._engines = self._open_engines(self.nudge)
+            self.refresh_nodes()
+        return True
+
+    def run_forever(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                if self.activate():
+                    self.tick()
+            except LeaseLost as error:
+                log.warning("%s; standing by", error)
+                self._close_engines()
+            except Unavailable as error:
+                log.warning("%s; trying again", error)
+            except Exception:
+                # The loop is a boundary: one bad pass must not end all that follow.
+                log.exception("a controller pass failed; trying again")
+            self._wake.wait(PASS_EVERY_S)
+            self._wake.clear()
+        self._close_engines()
+        self._lease.give_up(self._db)
+
+    def tick(self) -> None:
+        """One pass. Raises LeaseLost if another controller has taken over."""
+        self.refresh_nodes()
+        self.reconcile()
+        self.place()
+        self.collect()
+        self.release()
+        self._keep_beating()
+
+    # ---- the parts of a pass -----------------------------------------------------------------------------------
+
+    def refresh_nodes(self) -> None:
+        now = self._clock.now()
+        if now < self._next_inventory:
+            return
+        found = {name: list(engine.inventory()) for name, engine in self._engines.items()}
+        with self._db.write() as tx:
+            self._lease.beat(tx)
+            for name, nodes in found.items():
+                commit_nodes(tx, name, nodes, now=now)
+        self._next_inventory = now + INVENTORY_EVERY_S
+
+    def reconcile(self) -> None:
+        """Bring the record in line with what engines see, and engines in line with what the record wants."""
+        now = self._clock.now()
+        with self._db.read() as tx:
+            attempts = store.load_live_attempts(tx)
+            if not attempts:
+                return
+            runs = {run.id: run for run in store.load_runs_in(tx, store.LIVE)}
+            earlier = {
+                a.run_id: store.load_exits(tx, runs[a.run_id]) for a in attempts if a.number > 1 and a.run_id in runs
+            }
+        observations = self._poll(attempts)
+        work: list[tuple[RunRecord, AttemptRecord, Observation, list[Decision]]] = []
+        for attempt in attempts:
+            run, seen = runs.get(attempt.run_id), observations[attempt.id]
+            if run is None:
+                continue  # changed between the two reads: the next pass sees it whole
+            past = earlier.get(run.id, [])
+            decisions = decide_attempt(run, attempt, seen, past, now=now, jitter=self._jitter.random())
+            work.append((run, attempt, seen, decisions))
+        self._commit(work, now)
+        for run, attempt, _, decisions in work:
+            for decision in decisions:
+                if isinstance(decision, LaunchAttempt):
+                    self._launch(run, attempt, earlier.get(run.id, []))
+                elif isinstance(decision, StopAttempt):
+                    self._stop(attempt, decision.grace_s)
+
+    def place(self) -> None:
+        """Start those whose turn it is."""
+        now = self._clock.now()
+        with self._db.read() as tx:
+            decisions = decide_placements(load_cluster_snapshot(tx, now=now))
+            runs = {d.run_id: store.load_run(tx, d.run_id) for d in decisions}
+        if not decisions:
+            return
+        with self._db.write() as tx:
+            self._lease.beat(tx)
+            for decision in decisions:
+                if run := runs[decision.run_id]:
+                    try:
+                        commit.commit_placement(tx, run, decision, now=now)
+                    except store.ChangedMeanwhile as changed:
+                        log.info("%s", changed)
+        with self._db.read() as tx:
+            placed = [a for a in store.load_attempts_of(tx, list(runs)) if a.state is AttemptState.STARTING]
+            current = {a.run_id: store.load_run(tx, a.run_id) for a in placed}
+            earlier = {a.run_id: store.load_exits(tx, run) for a in placed if (run := current[a.run_id])}
+        for attempt in placed:
+            if run := current[attempt.run_id]:
+                self._launch(run, attempt, earlier[run.id])
+
+    def collect(self) -> None:
+        """Metric points of live attempts."""
+        now = self._clock.now()
+        if now < self._next_collect:
+            return
+        self._next_collect = now + COLLECT_EVERY_S
+        with self._db.read() as tx:
+            attempts = [attempt for attempt in store.load_live_attempts(tx) if attempt.log_dirs]
+            positions = load_positions(tx, [attempt.run_id for attempt in attempts])
+        spooled = [part for a in attempts for part in read_spools(a.run_id, a.id, a.log_dirs, positions)]
+        if spooled:
+            with self._db.write() as tx:
+                self._lease.beat(tx)
+                commit_spooled(tx, spooled)
+
+    def release(self) -> None:
+        """Let engines forget attempts whose end is on record."""
+        with self._db.read() as tx:
+            ended = store.load_unreleased(tx)
+        if not ended:
+            return
+        for attempt_id, engine in ended:
+            if engine in self._engines:
+                self._engines[engine].release(attempt_id)
+            self._stops_sent.pop(attempt_id, None)
+            self._noted.pop(attempt_id, None)
+        now = self._clock.now()
+        with self._db.write() as tx:
+            self._lease.beat(tx)
+            store.mark_released(tx, [attempt_id for attempt_id, _ in ended], now=now)
+
+    # ---- effects -----------------------------------------------------------------------------------------------
+
+    def _poll(self, attempts: Sequence[AttemptRecord]) -> dict[str, Observation]:
+        by_engine: dict[str, list[str]] = {}
+        for attempt in attempts:
+            by_engine.setdefault(attempt.engine, []).append(attempt.id)
+        found: dict[str, Observation] = {attempt.id: Observation(phase=Phase.UNKNOWN) for attempt in attempts}
+        for name, ids in by_engine.items():
+            if engine := self._engines.get(name):
+                try:
+                    found.update(engine.poll(ids))
+                except Unavailable as error:
+                    log.warning("engine %s cannot be asked now: %s", name, error)
+        return found
+
+    def _launch(self, run: RunRecord, attempt: AttemptRecord, earlier: Sequence[Exit]) -> None:
+        now = self._clock.now()
+        try:
+            with self._db.read() as tx:
+                secrets = self._seal.open(tx, run.id)
+            self._engines[attempt.engine].launch(
+                render_launch(run, attempt, secrets, inherited=os.environ, now=now),
+            )
+        except Unavailable as error:
+            log.warning("attempt %s cannot be launched now: %s", attempt.id, error)
+        except (LaunchFailed, OSError) as error:
+            message = error.message if isinstance(error, WindlassError) else str(error)
+            decision = decide_failed_launch(run, message, earlier, now=now, jitter=self._jitter.random())
+            self._commit([(run, attempt, Observation(phase=Phase.ABSENT), [decision])], now)
+
+    def _stop(self, attempt: AttemptRecord, grace_s: float) -> None:
+        if self._stops_sent.get(attempt.id) == grace_s:
+            return
+        self._engines[attempt.engine].stop(attempt.id, grace_s=grace_s)
+        self._stops_sent[attempt.id] = grace_s
+
+    def _commit(self, work: Sequence[tuple[RunRecord, AttemptRecord, Observation, list[Decision]]], now: float) -> None:
+        notes = [(attempt, note) for _, attempt, seen, _ in work if (note := self._note(attempt, seen, len(work), now))]
+        changes = [item for item in work if any(isinstance(d, MarkRunning | EndAttempt) for d in item[3])]
+        if not notes and not changes:
+            return
+        last_points = self._last_points(changes)
+        with self._db.write() as tx:
+            self._lease.beat(tx)
+            for attempt, note in notes:
+                if environment := note.pop("environment", None):
+                    note["environment_digest"] = store.put_environment(tx, environment)
+                store.update_attempt(tx, attempt.id, **note)
+            for run, attempt, _, decisions in changes:
+                try:
+                    for decision in decisions:
+                        if isinstance(decision, MarkRunning):
+                            commit.commit_running(tx, run, attempt, decision, now=now)
+                        elif isinstance(decision, EndAttempt):
+                            # The last points first: whoever sees the end sees them too.
+                            commit_spooled(tx, last_points.get(attempt.id, []))
+                            commit.commit_end(tx, run, attempt, decision, self._prices, now=now)
+                except store.ChangedMeanwhile as changed:
+                    log.info("%s", changed)
+
+    def _last_points(
+        self, changes: Sequence[tuple[RunRecord, AttemptRecord, Observation, list[Decision]]]
+    ) -> dict[str, list[Spooled]]:
+        ending = [item for item in changes if any(isinstance(decision, EndAttempt) for decision in item[3])]
+        if not ending:
+            return {}
+        with self._db.read() as tx:
+            positions = load_positions(tx, [run.id for run, _, _, _ in ending])
+        return {
+            attempt.id: list(read_spools(run.id, attempt.id, seen.log_dirs or attempt.log_dirs, positions, drain=True))
+            for run, attempt, seen, _ in ending
+        }
+
+    def _note(self, attempt: AttemptRecord, seen: Observation, live: int, now: float) -> dict[str, Any]:
+        """What is worth keeping of an observation besides the state. Usage less often when many report it."""
+        note: dict[str, Any] = {}
+        if seen.log_dirs and seen.log_dirs != attempt.log_dirs:
+            note["log_dirs"] = list(seen.log_dirs)
+        if seen.environment is not None and attempt.environment_digest is None:
+            note["environment"] = seen.environment
+        due = now - self._noted.get(attempt.id, 0.0) >= max(1.0, live / 50)
+        if seen.usage is not None and (due or seen.phase is Phase.ENDED) and seen.usage != attempt.usage:
+            note["usage"] = dict(seen.usage)
+            self._noted[attempt.id] = now
+        return note
+
+    def _close_engines(self) -> None:
+        for engine in self._engines.values():
+            engine.close()
+        self._engines = {}
+        self._next_inventory = 0.0
+
+    def _keep_beating(self) -> None:
+        now = self._clock.now()
+        if now >= self._next_beat:
+            with self._db.write() as tx:
+                self._lease.beat(tx)
+            self._next_beat = now + BEAT_EVERY_S

@@ -1,0 +1,136 @@
+"""Following a run: what has become new since the last look, as (kind, data) pairs. No I/O loop of its own: the API asks
+again and again, with the position that the last look gave.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Connection
+
+from windlass.core.errors import InvalidInput, NotFound
+from windlass.db.database import Database
+from windlass.runs import store, views
+from windlass.runs.logs import LogDirs, LogQuery, load_log_dirs, log_line
+from windlass.runs.records import RunRecord
+from windlass.runs.service import RunService
+from windlass.tracking.logs import LogCursor, read_page, seek_tail
+from windlass.tracking.store import load_progress, load_summaries
+
+_LINES_PER_LOOK = 2_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Channels:
+    """What a follower wants to hear of."""
+
+    events: bool = False
+    progress: bool = False
+    logs: LogQuery | None = None
+
+
+@dataclass(slots=True)
+class Position:
+    """How far a follower has come; survives a broken connection as its Last-Event-ID."""
+
+    event: int = 0
+    logs: LogCursor = field(default_factory=LogCursor)
+
+    def encode(self) -> str:
+        return base64.urlsafe_b64encode(json.dumps([self.event, self.logs.positions]).encode()).decode()
+
+    @classmethod
+    def decode(cls, text: str) -> Position:
+        try:
+            event, logs = json.loads(base64.b64decode(text.encode(), altchars=b"-_", validate=True))
+            return cls(int(event), LogCursor({str(key): int(value) for key, value in logs.items()}))
+        except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+            raise InvalidInput(f"{text[:40]!r} is not an event id of ours; give back the last one you got") from error
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    kind: str
+    data: dict[str, Any]
+    id: str | None = None
+
+
+class Follower:
+    """One reader of one run. Not thread-safe; each look is one short read."""
+
+    def __init__(
+        self, db: Database, runs: RunService, run_id: str, channels: Channels, position: Position | None
+    ) -> None:
+        self._db = db
+        self._runs = runs
+        self._run_id = run_id
+        self._channels = channels
+        self._position = position or Position()
+        self._fresh = position is None
+        self._shown_version = -1
+        self._shown_progress: dict[str, Any] | None = None
+        self.ended = False
+
+    def look(self) -> list[News]:
+        with self._db.read() as tx:
+            run = store.load_run(tx, self._run_id)
+            if run is None:
+                raise NotFound(f"there is no run '{self._run_id}'")
+            news = [*self._run_news(tx, run), *self._event_news(tx), *self._progress_news(tx, run)]
+            log_dirs = load_log_dirs(tx, run.id) if self._channels.logs else {}
+        lines = self._log_news(self._channels.logs, log_dirs) if self._channels.logs else []
+        news += lines
+        if run.state.is_terminal and len(lines) < _LINES_PER_LOOK:
+            # Logs are complete before an end is recorded, so a short page after it is the last one.
+            self.ended = True
+            news.append(News("end", self._runs.view(run.id).model_dump(mode="json"), self._position.encode()))
+        return news
+
+    def _run_news(self, tx: Connection, run: RunRecord) -> list[News]:
+        if not self._channels.progress or run.version == self._shown_version:
+            return []
+        self._shown_version = run.version
+        return [News("run", self._runs.summary_in(tx, run).model_dump(mode="json"))]
+
+    def _event_news(self, tx: Connection) -> list[News]:
+        if not self._channels.events:
+            return []
+        news = []
+        for row in store.load_events(tx, self._run_id, after=self._position.event):
+            self._position.event = row.seq
+            news.append(News("event", views.event_view(row).model_dump(mode="json"), self._position.encode()))
+        return news
+
+    def _progress_news(self, tx: Connection, run: RunRecord) -> list[News]:
+        if not self._channels.progress:
+            return []
+        mark = views.progress_view(load_progress(tx, [run.id]).get(run.id))
+        summaries = load_summaries(tx, [run.id]).get(run.id, {})
+        attempts = store.load_attempts(tx, run.id)
+        usage = attempts[-1].usage if attempts else None
+        data = {
+            "progress": mark.model_dump(mode="json") if mark else None,
+            "metrics": {name: views.finite(summary.last) for name, summary in summaries.items()},
+            "usage": dict(usage) if usage else None,
+        }
+        if data == self._shown_progress or not (mark or summaries or usage):
+            return []
+        self._shown_progress = data
+        return [News("progress", data)]
+
+    def _log_news(self, wanted: LogQuery, log_dirs: LogDirs) -> list[News]:
+        files = wanted.files(log_dirs)
+        if self._fresh and files:
+            self._fresh = False
+            if wanted.tail is not None:
+                self._position.logs = seek_tail(files, wanted.tail)
+        # Each line carries the position right behind it, so a reader that is cut off misses and repeats nothing.
+        behind = Position(self._position.event, LogCursor(dict(self._position.logs.positions)))
+        news = []
+        for record in read_page(files, self._position.logs, limit=_LINES_PER_LOOK, stream=wanted.stream):
+            behind.logs.positions[record.key] = record.end
+            news.append(News("log", log_line(record).model_dump(mode="json"), behind.encode()))
+        return news

@@ -1,0 +1,52 @@
+"""The logs of a run: which files of which attempts, and one page of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from windlass.runs import store
+from windlass.tracking.logs import LogCursor, LogFile, LogRecord, find_logs, read_page, seek_tail
+from windlass.wire import runs as wire
+
+LogDirs = Mapping[int, Sequence[str]]  # attempt number -> folders of its nodes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogQuery:
+    rank: int | None = None
+    attempt: int | None = None
+    stream: str | None = None
+    tail: int | None = None
+
+    def files(self, log_dirs: LogDirs) -> list[LogFile]:
+        if self.attempt is not None:
+            log_dirs = {self.attempt: log_dirs.get(self.attempt, ())}
+        return find_logs(log_dirs, rank=self.rank)
+
+
+def load_log_dirs(tx: Connection, run_id: str) -> LogDirs:
+    return {attempt.number: attempt.log_dirs for attempt in store.load_attempts(tx, run_id)}
+
+
+def read_logs(log_dirs: LogDirs, wanted: LogQuery, after: str | None, *, limit: int) -> wire.LogPage:
+    """One page, for readers that do not follow."""
+    files = wanted.files(log_dirs)
+    cursor = LogCursor.decode(after)
+    if after is None and wanted.tail is not None:
+        cursor = seek_tail(files, wanted.tail)
+    lines = [log_line(record) for record in read_page(files, cursor, limit=limit, stream=wanted.stream)]
+    return wire.LogPage(lines=lines, next_cursor=cursor.encode())
+
+
+def log_line(record: LogRecord) -> wire.LogLine:
+    return wire.LogLine(
+        at=record.at,
+        attempt=record.attempt,
+        rank=record.rank,
+        stream=record.stream,
+        text=record.text,
+        partial=record.partial,
+    )

@@ -1,0 +1,105 @@
+"""Runs as the scheduler sees them, and what that says about a run that waits or a node that is busy."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection
+
+from windlass.core.quantities import format_duration
+from windlass.runs import store
+from windlass.runs.records import AttemptRecord, RunRecord
+from windlass.runs.types import RunState
+from windlass.scheduling.explain import explain_waiting
+from windlass.scheduling.nodes import load_nodes, load_seen_at
+from windlass.scheduling.place import free_nodes
+from windlass.scheduling.types import ClusterSnapshot, WaitingRun
+from windlass.wire.cluster import ClusterView, NodeRun, NodeView
+from windlass.wire.runs import Why
+
+
+def load_cluster_snapshot(tx: Connection, *, now: float) -> ClusterSnapshot:
+    return ClusterSnapshot(
+        nodes=load_nodes(tx),
+        held={attempt.run_id: attempt.placement for attempt in store.load_live_attempts(tx)},
+        waiting=tuple(
+            WaitingRun(
+                run_id=run.id, name=run.name, resources=run.resources, priority=run.priority, queued_at=run.queued_at
+            )
+            for run in store.load_runs_in(tx, store.WAITING)
+            if (run.retry_at or 0.0) <= now and run.cancel_requested_at is None
+        ),
+    )
+
+
+def explain_run(tx: Connection, run: RunRecord, *, now: float) -> Why:
+    attempts = store.load_attempts(tx, run.id)
+    if run.state is RunState.RECOVERING and run.retry_at is not None and run.retry_at > now:
+        summary = f"waits {format_duration(run.retry_at - now)} before attempt {run.attempt_count + 1}"
+        return _why(run, summary, _history(attempts))
+    if run.state.is_waiting:
+        found = explain_waiting(load_cluster_snapshot(tx, now=now), run.id)
+        if found is not None:
+            return _why(run, found.summary, [*found.details, *_history(attempts)], position=found.position)
+        return _why(run, "is being cancelled", _history(attempts))
+    if run.state.is_live:
+        held = ", ".join(share.node for share in attempts[-1].placement.shares) if attempts else "no node"
+        since = run.started_at or run.queued_at
+        verb = "is being cancelled" if run.cancelling else f"is {run.state}"
+        summary = f"{verb}: attempt {run.attempt_count} on {held}, {format_duration(now - since)} so far"
+        return _why(run, summary, _history(attempts))
+    events = store.load_events(tx, run.id)
+    return _why(run, f"{run.state}: {events[-1].message}" if events else str(run.state), _history(attempts))
+
+
+def view_cluster(tx: Connection, *, now: float) -> ClusterView:
+    snapshot = load_cluster_snapshot(tx, now=now)
+    counts = store.count_by_state(tx, [*store.LIVE, *store.WAITING])
+    names = {run.id: run.name for run in store.load_runs_in(tx, store.LIVE)}
+    seen_at = load_seen_at(tx)
+    views = []
+    for free in free_nodes(snapshot):
+        node = free.node
+        holders = [
+            NodeRun(
+                id=run_id,
+                name=names.get(run_id, run_id),
+                cpus=share.cpus,
+                gpus=list(share.gpu_indices),
+                memory_bytes=share.memory_bytes,
+            )
+            for run_id, placement in sorted(snapshot.held.items())
+            for share in placement.shares
+            if placement.engine == node.engine and share.node == node.name
+        ]
+        views.append(
+            NodeView(
+                engine=node.engine,
+                name=node.name,
+                cpus=node.cpus,
+                cpus_used=node.cpus - free.cpus,
+                memory_bytes=node.memory_bytes,
+                memory_used_bytes=node.memory_bytes - free.memory_bytes,
+                gpus=node.gpus,
+                gpus_used=node.gpus - len(free.gpu_indices),
+                gpu_type=node.gpu_type,
+                runs=holders,
+                seen_at=seen_at.get((node.engine, node.name), 0.0),
+            )
+        )
+    return ClusterView(
+        nodes=views,
+        queued=sum(counts.get(state, 0) for state in store.WAITING),
+        running=sum(counts.get(state, 0) for state in store.LIVE),
+    )
+
+
+def _history(attempts: list[AttemptRecord]) -> list[str]:
+    return [
+        f"attempt {attempt.number} ended: {attempt.exit.reason}"
+        + (f": {attempt.exit.message}" if attempt.exit.message else "")
+        for attempt in attempts
+        if attempt.exit is not None
+    ]
+
+
+def _why(run: RunRecord, summary: str, details: list[str], *, position: int | None = None) -> Why:
+    return Why(run_id=run.id, state=run.state, summary=summary, details=details, position=position)

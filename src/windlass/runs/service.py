@@ -1,0 +1,329 @@
+"""What users can do with runs: submit, look, cancel, resume, clone, ask why. Used by the API; knows no engine."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import IntegrityError
+
+from windlass.blobs.local import LocalBlobs
+from windlass.blobs.snapshots import missing_blobs
+from windlass.core.clock import Clock
+from windlass.core.errors import Ambiguous, Conflict, IdempotencyMismatch, InvalidInput, NotFound
+from windlass.core.exits import Exit, ExitReason
+from windlass.core.names import nearest, unknown
+from windlass.db.database import Database
+from windlass.runs import store, views
+from windlass.runs.logs import LogQuery, load_log_dirs, read_logs
+from windlass.runs.queue import explain_run, view_cluster
+from windlass.runs.records import AttemptRecord, RunRecord, exit_to_json
+from windlass.runs.sealing import Seal
+from windlass.runs.submission import changed_spec, check_secrets, new_run, request_digest
+from windlass.runs.types import EventKind, RunState
+from windlass.scheduling.nodes import load_nodes
+from windlass.tenancy.prices import PriceBook
+from windlass.tracking.store import ingest, load_position, load_progress, load_series, load_summaries
+from windlass.wire import runs as wire
+from windlass.wire.cluster import ClusterView
+from windlass.wire.spec import parse_spec
+
+_TRIES = 20  # of a write that somebody else's write got in front of
+
+
+class RunService:
+    def __init__(
+        self,
+        db: Database,
+        blobs: LocalBlobs,
+        seal: Seal,
+        clock: Clock,
+        *,
+        prices: PriceBook,
+        runs_dir: Path | None,
+        nudge: Callable[[], None],
+    ) -> None:
+        self._db = db
+        self._blobs = blobs
+        self._seal = seal
+        self._clock = clock
+        self._prices = prices
+        self._runs_dir = runs_dir
+        self._nudge = nudge  # tells a controller in this process, if there is one, that there is something to do
+
+    # ---- changing ----------------------------------------------------------------------------------------------
+
+    def submit(self, request: wire.SubmitRequest, *, idempotency_key: str | None, user: str | None) -> wire.RunView:
+        digest = request_digest(request)
+        if idempotency_key and (known := self._known_submission(idempotency_key, digest)):
+            return known
+        spec = parse_spec(request.spec)
+        check_secrets(spec, request.secrets)
+        self._check_code(request.code_digest)
+        origin = self._origin(request.origin)
+        now = self._clock.now()
+        with self._db.read() as tx:
+            nodes = load_nodes(tx)
+        row = new_run(spec, nodes, code_digest=request.code_digest, origin=origin, user=user or origin["user"], now=now)
+        row |= {"idempotency_key": idempotency_key, "request_digest": digest}
+        try:
+            self._insert(
+                row, message="submitted", now=now, seal=lambda tx: self._seal.store(tx, row["id"], request.secrets)
+            )
+        except IntegrityError:
+            # The same key came twice at the same moment, and the other one was first.
+            if idempotency_key and (known := self._known_submission(idempotency_key, digest)):
+                return known
+            raise
+        return self.view(row["id"])
+
+    def cancel(self, ref: str, *, grace_s: float | None) -> wire.RunView:
+        def attempt(tx: Connection, run: RunRecord, now: float) -> None:
+            if run.state is RunState.CANCELLED or (run.cancelling and grace_s in (None, run.cancel_grace_s)):
+                return
+            if run.state.is_terminal:
+                raise Conflict(f"run {run.id} has {run.state} already", hint="there is nothing left to cancel")
+            if run.state.is_waiting:
+                ended = Exit(reason=ExitReason.CANCELLED, message="cancelled before it started")
+                message = f"cancelled while {run.state}"
+                store.advance(
+                    tx, run, EventKind.CANCELLED, now=now, message=message, ended_at=now, exit=exit_to_json(ended),
+                    cancel_requested_at=now, retry_at=None,
+                )  # fmt: skip
+                return
+            grace = run.spec.grace if grace_s is None else grace_s
+            store.annotate(
+                tx, run, EventKind.CANCEL_REQUESTED, now=now, message=f"cancel requested; grace {grace:g} s",
+                cancel_requested_at=now, cancel_grace_s=grace,
+            )  # fmt: skip
+
+        return self._change(ref, attempt)
+
+    def resume(self, ref: str) -> wire.RunView:
+        def attempt(tx: Connection, run: RunRecord, now: float) -> None:
+            if run.state not in (RunState.FAILED, RunState.CANCELLED):
+                hint = f"`windlass clone {run.id}` starts it afresh" if run.state.is_terminal else None
+                raise Conflict(f"run {run.id} is {run.state}; only failed and cancelled runs can be resumed", hint=hint)
+            store.advance(
+                tx, run, EventKind.RESUMED, now=now, message=f"resumed after it was {run.state}", queued_at=now,
+                first_attempt=run.attempt_count + 1, ended_at=None, exit=None, retry_at=None,
+                cancel_requested_at=None, cancel_grace_s=None,
+            )  # fmt: skip
+
+        return self._change(ref, attempt)
+
+    def clone(self, ref: str, request: wire.CloneRequest, *, user: str | None) -> wire.RunView:
+        now = self._clock.now()
+        with self._db.read() as tx:
+            original = self._resolve(tx, ref)
+            nodes = load_nodes(tx)
+            secrets = {**self._seal.open(tx, original.id), **request.secrets}
+        data = changed_spec(original.spec_data, request.set, request.name)
+        data.setdefault("seed", original.seed)
+        spec = parse_spec({key: value for key, value in data.items() if value is not None or key in ("code", "retry")})
+        secrets = {name: value for name, value in secrets.items() if name in spec.secrets}
+        check_secrets(spec, secrets)
+        row = new_run(spec, nodes, code_digest=original.code_digest, origin=original.origin, user=user, now=now)
+        row |= {"clone_of": original.id, "seed": original.seed if spec.seed is None else spec.seed}
+        self._insert(
+            row, message=f"cloned from {original.id}", now=now, seal=lambda tx: self._seal.store(tx, row["id"], secrets)
+        )
+        return self.view(row["id"])
+
+    # ---- looking -----------------------------------------------------------------------------------------------
+
+    def view(self, ref: str) -> wire.RunView:
+        with self._db.read() as tx:
+            return self.view_in(tx, self._resolve(tx, ref))
+
+    def view_in(self, tx: Connection, run: RunRecord) -> wire.RunView:
+        attempts = store.load_attempts(tx, run.id)
+        digest = attempts[-1].environment_digest if attempts else None
+        return views.run_view(
+            run,
+            attempts,
+            load_progress(tx, [run.id]).get(run.id),
+            load_summaries(tx, [run.id]).get(run.id, {}),
+            self._prices,
+            environment=store.load_environments(tx, [digest]).get(digest or ""),
+            run_dir=str(self._runs_dir / run.id) if self._runs_dir else None,
+            now=self._clock.now(),
+        )
+
+    def summary_in(self, tx: Connection, run: RunRecord) -> wire.RunSummary:
+        return self._summaries(tx, [run])[0]
+
+    def page(
+        self, *, states: Sequence[str], project: str | None, name: str | None, cursor: str | None, limit: int
+    ) -> wire.RunPage:
+        for state in states:
+            if state not in set(RunState):
+                raise InvalidInput(unknown("state", state, list(RunState)))
+        before = _decode_cursor(cursor)
+        with self._db.read() as tx:
+            found = store.load_page(tx, states=states, project=project, name=name, before=before, limit=limit + 1)
+            page = found[:limit]
+            summaries = self._summaries(tx, page)
+        last = page[-1] if len(found) > limit else None
+        return wire.RunPage(runs=summaries, next_cursor=_encode_cursor(last) if last else None)
+
+    def attempts(self, ref: str) -> wire.AttemptList:
+        with self._db.read() as tx:
+            found = store.load_attempts(tx, self._resolve(tx, ref).id)
+            environments = store.load_environments(tx, [attempt.environment_digest for attempt in found])
+        shown = [views.attempt_view(attempt, environments.get(attempt.environment_digest or "")) for attempt in found]
+        return wire.AttemptList(attempts=shown)
+
+    def events(self, ref: str, *, after: int) -> wire.EventPage:
+        with self._db.read() as tx:
+            found = store.load_events(tx, self._resolve(tx, ref).id, after=after)
+        events = [views.event_view(row) for row in found]
+        return wire.EventPage(events=events, next_after=events[-1].seq if events else after)
+
+    def diff(self, ref: str) -> bytes:
+        with self._db.read() as tx:
+            run = self._resolve(tx, ref)
+        digest = ((run.origin.get("git") or {}).get("diff_digest")) if run.origin else None
+        return self._blobs.get(digest) if digest else b""
+
+    def why(self, ref: str) -> wire.Why:
+        with self._db.read() as tx:
+            return explain_run(tx, self._resolve(tx, ref), now=self._clock.now())
+
+    def cluster(self) -> ClusterView:
+        with self._db.read() as tx:
+            return view_cluster(tx, now=self._clock.now())
+
+    def logs(self, ref: str, wanted: LogQuery, *, after: str | None, limit: int) -> wire.LogPage:
+        with self._db.read() as tx:
+            log_dirs = load_log_dirs(tx, self._resolve(tx, ref).id)
+        return read_logs(log_dirs, wanted, after, limit=limit)
+
+    def metrics(self, ref: str, *, names: Sequence[str] | None, most: int) -> wire.MetricsView:
+        with self._db.read() as tx:
+            run_id = self._resolve(tx, ref).id
+            known = load_summaries(tx, [run_id]).get(run_id, {})
+            for name in names or ():
+                if name not in known:
+                    raise NotFound(unknown("metric", name, known))
+            series = load_series(tx, run_id, names or list(known), most=most)
+        return wire.MetricsView(series=[views.series_view(name, rows) for name, rows in series.items()])
+
+    def ingest(self, ref: str, batch: wire.MetricBatch) -> wire.MetricReceipt:
+        with self._db.write() as tx:
+            run_id = self._resolve(tx, ref).id
+            position = load_position(tx, run_id, batch.source)
+            if batch.seq > position:
+                raise Conflict(
+                    f"source {batch.source} is at {position}, not {batch.seq}", hint="send what lies between"
+                )
+            new = [views.point_of(point) for point in batch.points[position - batch.seq :]]
+            after = position + len(new)
+            if new:
+                ingest(tx, run_id, batch.source, new, position=position, next_position=after)
+        return wire.MetricReceipt(accepted=len(new), next_seq=after)
+
+    def resolve_id(self, ref: str) -> str:
+        with self._db.read() as tx:
+            return self._resolve(tx, ref).id
+
+    # ---- inside ------------------------------------------------------------------------------------------------
+
+    def _summaries(self, tx: Connection, found: Sequence[RunRecord]) -> list[wire.RunSummary]:
+        live_ids = [run.id for run in found if run.state.is_live]
+        live: dict[str, AttemptRecord] = {a.run_id: a for a in store.load_attempts_of(tx, live_ids)} if live_ids else {}
+        progress = load_progress(tx, [run.id for run in found])
+        now = self._clock.now()
+        return [views.summary_view(r, live.get(r.id), progress.get(r.id), self._prices, now=now) for r in found]
+
+    def _insert(self, row: dict[str, Any], *, message: str, now: float, seal: Callable[[Connection], None]) -> None:
+        with self._db.write() as tx:
+            store.insert_run(tx, row)
+            store.record_event(tx, row["id"], EventKind.SUBMITTED, at=now, message=message)
+            seal(tx)
+        self._nudge()
+
+    def _change(self, ref: str, attempt: Callable[[Connection, RunRecord, float], None]) -> wire.RunView:
+        """Apply `attempt` to the run as it is now; again if somebody else changed it in between."""
+        for left in reversed(range(_TRIES)):
+            try:
+                with self._db.write() as tx:
+                    run = self._resolve(tx, ref)
+                    attempt(tx, run, self._clock.now())
+                break
+            except store.ChangedMeanwhile:
+                if not left:
+                    raise
+        self._nudge()
+        return self.view(run.id)
+
+    def _known_submission(self, key: str, digest: str) -> wire.RunView | None:
+        with self._db.read() as tx:
+            run = store.load_run_by_key(tx, key)
+            if run is None:
+                return None
+            if run.request_digest != digest:
+                raise IdempotencyMismatch(
+                    f"idempotency key '{key}' was used before, for another request (run {run.id})",
+                    hint="use a new key for a new submission",
+                )
+            return self.view_in(tx, run)
+
+    def _check_code(self, digest: str | None) -> None:
+        if digest is None:
+            return
+        if not self._blobs.has(digest):
+            raise InvalidInput(f"code snapshot {digest[:12]} is not here", hint="send it to /api/snapshots first")
+        if missing := missing_blobs(self._blobs, digest):
+            raise InvalidInput(
+                f"code snapshot {digest[:12]} lacks {len(missing)} files", hint="send them to /api/blobs"
+            )
+
+    def _origin(self, origin: wire.Origin) -> dict[str, Any]:
+        """As kept in the record: the diff moves to a blob, so that lists of runs stay light."""
+        data = origin.model_dump(mode="json")
+        if origin.git and origin.git.diff:
+            data["git"]["diff_digest"] = self._blobs.put(origin.git.diff.encode("utf-8", "replace"))
+        if data["git"]:
+            data["git"]["diff"] = None
+        return data
+
+    def _resolve(self, tx: Connection, ref: str) -> RunRecord:
+        """A run by its id, a unique beginning of it, or its name (the newest of that name)."""
+        candidates = store.find_ids(tx, ref) if ref.startswith("r-") else store.find_ids(tx, f"r-{ref}")
+        if ref in candidates:
+            candidates = [ref]
+        run_id = candidates[0] if len(candidates) == 1 else store.find_newest_named(tx, ref)
+        if run_id is None and len(candidates) > 1:
+            raise Ambiguous(
+                f"'{ref}' is short for several runs: {', '.join(candidates)}", hint="type one character more"
+            )
+        if run_id is None:
+            known = store.recent_names(tx)
+            guess = nearest(ref, [name for pair in known for name in pair])
+            hint = f"did you mean '{guess}'?" if guess else "`windlass ps -a` lists all runs"
+            raise NotFound(f"there is no run '{ref}'", hint=hint)
+        run = store.load_run(tx, run_id)
+        assert run is not None  # found in this very transaction
+        return run
+
+
+def _encode_cursor(run: RunRecord) -> str:
+    return base64.urlsafe_b64encode(json.dumps([run.submitted_at, run.id]).encode()).decode()
+
+
+def _decode_cursor(text: str | None) -> tuple[float, str] | None:
+    if not text:
+        return None
+    try:
+        at, run_id = json.loads(base64.b64decode(text.encode(), altchars=b"-_", validate=True))
+        at, run_id = float(at), str(run_id)
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise InvalidInput(f"{text[:40]!r} is not a cursor; give back the `next_cursor` of the last page") from error
+    if "\x00" in run_id:
+        raise InvalidInput("a cursor holds no NUL; give back the `next_cursor` of the last page")
+    return at, run_id

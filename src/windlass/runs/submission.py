@@ -1,0 +1,111 @@
+"""From a request to the row of a new run. What can be refused is refused here, before anything is written."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import secrets as random_source
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any
+
+from windlass.core.errors import CannotFit, InvalidInput, InvalidSpec
+from windlass.core.ids import new_run_id
+from windlass.core.names import unknown
+from windlass.core.resources import Node
+from windlass.runs.command import fill_command, resolve_resources, workers_per_node
+from windlass.runs.types import RunState
+from windlass.scheduling.place import why_never
+from windlass.wire.runs import SubmitRequest
+from windlass.wire.spec import RunSpec
+
+
+def request_digest(request: SubmitRequest) -> str:
+    """Tells whether two requests with one idempotency key are the same one."""
+    return hashlib.sha256(json.dumps(request.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()
+
+
+def check_secrets(spec: RunSpec, given: Mapping[str, str]) -> None:
+    if absent := sorted(set(spec.secrets) - set(given)):
+        raise InvalidSpec(
+            [f"`secrets`: no value for {', '.join(absent)}"],
+            hint=f"set it in the environment you submit from, or pass --secret {absent[0]}=VALUE",
+        )
+    if extra := sorted(set(given) - set(spec.secrets)):
+        raise InvalidInput(f"a value was given for {extra[0]}, which is not among the spec's `secrets`")
+
+
+def new_run(
+    spec: RunSpec,
+    nodes: tuple[Node, ...],
+    *,
+    code_digest: str | None,
+    origin: Mapping[str, Any],
+    user: str | None,
+    now: float,
+) -> dict[str, Any]:
+    """The row of a new run. Raises InvalidSpec or CannotFit."""
+    argv = fill_command(spec)
+    if not argv:
+        raise InvalidSpec(["`command` is empty"])
+    resources = resolve_resources(spec, workers_per_node(spec, argv), list(nodes))
+    if nodes and (reason := why_never(resources, nodes)):
+        raise CannotFit(f"this run can never start here: it {reason}", hint="`windlass cluster` shows what there is")
+    run_id = new_run_id()
+    return {
+        "id": run_id,
+        "name": spec.name or f"{_stem(spec, argv)}-{run_id[2:6]}",
+        "project": spec.project,
+        "user": user,
+        "state": RunState.QUEUED,
+        "version": 1,
+        "spec": spec.model_dump(mode="json"),
+        "argv": list(argv),
+        "tags": dict(spec.tags),
+        "seed": spec.seed if spec.seed is not None else random_source.randbelow(2**31),
+        "code_digest": code_digest,
+        "origin": dict(origin),
+        "submitted_at": now,
+        "queued_at": now,
+        "priority": spec.priority.rank,
+        "nodes": resources.nodes,
+        "cpus": resources.cpus,
+        "memory_bytes": resources.memory_bytes,
+        "gpus": resources.gpus,
+        "gpu_type": resources.gpu_type,
+        "attempt_count": 0,
+        "first_attempt": 1,
+        "cpu_hours": 0.0,
+        "gpu_hours": 0.0,
+        "cost_usd": 0.0,
+    }
+
+
+def changed_spec(spec: Mapping[str, Any], changes: Mapping[str, Any], name: str | None) -> dict[str, Any]:
+    """A copy of `spec` with `changes`: a param's name, `params.NAME`, or the path of any other key."""
+    changed: dict[str, Any] = copy.deepcopy(dict(spec))
+    changed["name"] = name
+    for key, value in changes.items():
+        first, _, rest = key.partition(".")
+        if key in changed["params"]:
+            changed["params"][key] = value
+        elif first == "params" and rest:
+            changed["params"][rest] = value
+        elif first not in RunSpec.model_fields:
+            raise InvalidInput(unknown("key", key, [*changed["params"], *RunSpec.model_fields]))
+        elif not rest:
+            changed[first] = value
+        else:
+            parent = changed.setdefault(first, {}) or {}
+            changed[first] = {**parent, rest: value}
+    return changed
+
+
+def _stem(spec: RunSpec, argv: tuple[str, ...]) -> str:
+    """A readable name for a run that was given none: the script's, else the command's."""
+    words = [argv[-1].split()[0] if argv[-1].split() else "run"] if argv[:2] == ("/bin/sh", "-c") else list(argv)
+    script = spec.script or next((word for word in words if word.endswith(".py")), words[0])
+    stem = PurePath(script).stem
+    clean = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in stem).strip("._-")
+    return clean[:50] or "run"

@@ -1,0 +1,151 @@
+"""Records as the API shows them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from windlass.core.exits import Exit
+from windlass.runs.records import AttemptRecord, RunRecord
+from windlass.runs.types import RunState
+from windlass.tenancy.prices import PriceBook, Spent, spent_on
+from windlass.tracking.points import MetricPoint, ProgressMark, Summary
+from windlass.wire import runs as wire
+from windlass.wire.spec import Priority
+
+_LARGEST = sys.float_info.max
+_PRIORITY_NAMES = {priority.rank: priority.value for priority in Priority}
+
+
+def summary_view(
+    run: RunRecord, live: AttemptRecord | None, progress: ProgressMark | None, prices: PriceBook, *, now: float
+) -> wire.RunSummary:
+    return wire.RunSummary(**_summary(run, live, progress, prices, now))
+
+
+def run_view(
+    run: RunRecord,
+    attempts: Sequence[AttemptRecord],
+    progress: ProgressMark | None,
+    metrics: Mapping[str, Summary],
+    prices: PriceBook,
+    *,
+    environment: Mapping[str, Any] | None,
+    run_dir: str | None,
+    now: float,
+) -> wire.RunView:
+    last = attempts[-1] if attempts else None
+    live = last if last and last.ended_at is None else None
+    return wire.RunView(
+        **_summary(run, live, progress, prices, now),
+        spec=run.spec,
+        seed=run.seed,
+        command=list(run.argv),
+        code_digest=run.code_digest,
+        origin=wire.Origin(**run.origin),
+        clone_of=run.clone_of,
+        metrics={
+            name: wire.MetricSummary(
+                last=finite(m.last), step=m.last_step, min=finite(m.min), max=finite(m.max), count=m.count
+            )
+            for name, m in metrics.items()
+        },
+        usage=_dict(last.usage) if last else None,
+        environment=_dict(environment),
+        run_dir=run_dir,
+        exit_code=_shell_code(run),
+    )
+
+
+def attempt_view(attempt: AttemptRecord, environment: Mapping[str, Any] | None) -> wire.AttemptView:
+    return wire.AttemptView(
+        id=attempt.id,
+        number=attempt.number,
+        state=attempt.state,
+        engine=attempt.engine,
+        nodes=[share.node for share in attempt.placement.shares],
+        created_at=attempt.created_at,
+        started_at=attempt.started_at,
+        ended_at=attempt.ended_at,
+        exit=exit_view(attempt.exit),
+        log_dirs=list(attempt.log_dirs),
+        environment=_dict(environment),
+        usage=_dict(attempt.usage),
+    )
+
+
+def exit_view(exit: Exit | None) -> wire.ExitView | None:
+    if exit is None:
+        return None
+    return wire.ExitView(
+        reason=exit.reason, exit_code=exit.exit_code, signal=exit.signal, rank=exit.rank, message=exit.message
+    )
+
+
+def progress_view(mark: ProgressMark | None) -> wire.Progress | None:
+    return None if mark is None else wire.Progress(step=mark.step, total=mark.total, eta_s=mark.eta_s())
+
+
+def event_view(row: Any) -> wire.EventView:
+    return wire.EventView(
+        seq=row.seq, at=row.at, kind=row.kind, attempt=row.attempt, message=row.message, data=row.data
+    )
+
+
+def series_view(name: str, rows: Sequence[Any]) -> wire.MetricSeries:
+    return wire.MetricSeries(
+        name=name,
+        steps=[row.step for row in rows],
+        values=[finite(row.value) for row in rows],
+        at=[row.at for row in rows],
+    )
+
+
+def point_of(point: wire.Point) -> MetricPoint:
+    return MetricPoint(at=point.at, step=point.step, values=point.values, total=point.total)
+
+
+def finite(value: float | None) -> float | None:
+    """JSON has no infinities: the largest number stands for them."""
+    return value if value is None else max(-_LARGEST, min(_LARGEST, value))
+
+
+def _summary(
+    run: RunRecord, live: AttemptRecord | None, progress: ProgressMark | None, prices: PriceBook, now: float
+) -> dict[str, Any]:
+    spent = Spent(cpu_hours=run.cpu_hours, gpu_hours=run.gpu_hours, usd=run.cost_usd)
+    if live and live.started_at is not None:
+        spent += spent_on(live.placement, run.resources.gpu_type, now - live.started_at, prices)
+    duration_s = (run.ended_at or now) - run.started_at if run.started_at is not None else None
+    return {
+        "id": run.id,
+        "name": run.name,
+        "project": run.project,
+        "user": run.user,
+        "state": run.state,
+        "cancelling": run.cancelling,
+        "priority": _PRIORITY_NAMES.get(run.priority, str(run.priority)),
+        "tags": dict(run.tags),
+        "submitted_at": run.submitted_at,
+        "started_at": run.started_at,
+        "ended_at": run.ended_at,
+        "duration_s": None if duration_s is None else max(0.0, duration_s),
+        "attempts": run.attempt_count,
+        "retry_at": run.retry_at if run.state is RunState.RECOVERING else None,
+        "exit": exit_view(run.exit),
+        "progress": None if run.state is RunState.QUEUED else progress_view(progress),
+        "cost": wire.Cost(cpu_hours=spent.cpu_hours, gpu_hours=spent.gpu_hours, usd=spent.usd),
+    }
+
+
+def _shell_code(run: RunRecord) -> int | None:
+    if not run.state.is_terminal:
+        return None
+    if run.state is RunState.CANCELLED:
+        return 130
+    return run.exit.shell_code if run.exit else 1
+
+
+def _dict(data: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    return None if data is None else dict(data)

@@ -1,0 +1,39 @@
+"""`python -m windlass.server`: what `windlass up` runs in the background."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from windlass.core.errors import WindlassError
+from windlass.server.main import serve
+from windlass.server.settings import Role, Settings, default_home
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m windlass.server", description="Run a Windlass server.")
+    parser.add_argument("--home", type=Path, default=default_home())
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int)
+    parser.add_argument("--no-auth", action="store_true", help="no token needed; on loopback only")
+    parser.add_argument("--role", choices=list(Role), default=Role.ALL, help="answer requests, move runs, or both")
+    given = parser.parse_args(arguments)
+    try:
+        settings = Settings.from_environ(
+            os.environ,
+            home=given.home.absolute(),
+            host=given.host,
+            port=given.port,
+            auth=not given.no_auth,
+            role=Role(given.role),
+        )
+        return serve(settings)
+    except WindlassError as error:
+        print(f"error: {error.message}" + (f"\nhint: {error.hint}" if error.hint else ""), file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""The server's folder: who owns it, its token, and the note that tells clients where the server is."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import windlass
+from windlass.agent import kernel
+from windlass.core.errors import Conflict, InvalidInput
+
+
+def prepare(home: Path) -> None:
+    try:
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for name in ("runs", "blobs"):
+            (home / name).mkdir(exist_ok=True)
+    except OSError as error:
+        raise InvalidInput(f"{home} cannot be used: {error.strerror}", hint="choose another with --home") from error
+
+
+@contextlib.contextmanager
+def owned(home: Path) -> Iterator[None]:
+    """Hold the folder for as long as the server lives; a second server for it is refused."""
+    with (home / "server.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            where = read_note(home).get("url", "starting")
+            raise Conflict(f"a server runs for {home} already ({where})", hint="`windlass down` stops it") from error
+        yield
+
+
+def load_token(home: Path, environ: dict[str, str]) -> str:
+    """WINDLASS_TOKEN, or the one in the folder; made on first use."""
+    if token := environ.get("WINDLASS_TOKEN"):
+        return token
+    path = home / "token"
+    with contextlib.suppress(FileExistsError):
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "w") as file:
+            file.write(secrets.token_urlsafe(32))
+    token = path.read_text().strip()
+    if not token:
+        raise InvalidInput(f"{path} is empty", hint="delete it: the server makes a new one")
+    return token
+
+
+def write_note(home: Path, url: str) -> None:
+    me = kernel.stat(os.getpid())
+    note = {"url": url, "pid": os.getpid(), "pid_start": me.start if me else 0, "version": windlass.__version__}
+    temporary = home / f".server.{os.getpid()}"
+    temporary.write_text(json.dumps(note))
+    os.replace(temporary, home / "server.json")
+
+
+def read_note(home: Path) -> dict[str, Any]:
+    try:
+        note = json.loads((home / "server.json").read_text())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return note if isinstance(note, dict) else {}
+
+
+def remove_note(home: Path) -> None:
+    if read_note(home).get("pid") == os.getpid():
+        (home / "server.json").unlink(missing_ok=True)

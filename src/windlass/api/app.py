@@ -54,6 +54,7 @@ def _schema(app: FastAPI) -> dict[str, Any]:
         spec = RunSpec.model_json_schema(ref_template="#/components/schemas/{model}")
         components["schemas"] |= spec.pop("$defs", {})
         components["schemas"]["RunSpec"] = spec
+        components["schemas"]["SubmitRequest"]["properties"]["spec"] = {"$ref": "#/components/schemas/RunSpec"}
         components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
         for path, operations in schema["paths"].items():
             if path.startswith("/api/"):

@@ -42,9 +42,7 @@ class Origin(Wire):
 
 
 class SubmitRequest(Wire):
-    spec: dict[str, Any] = Field(
-        description="a run spec; see docs/spec.md", json_schema_extra={"$ref": "#/components/schemas/RunSpec"}
-    )
+    spec: dict[str, Any] = Field(description="a run spec; see docs/spec.md")
     code_digest: Digest | None = Field(None, description="of a snapshot sent before")
     secrets: dict[EnvName, Text] = Field(
         default_factory=dict, description="values for the spec's secrets; never given back"

@@ -76,9 +76,10 @@ def _create_runs() -> None:
         sa.Column("cpu_hours", sa.Float, nullable=False),
         sa.Column("gpu_hours", sa.Float, nullable=False),
         sa.Column("cost_usd", sa.Float, nullable=False),
-        sa.Column("idempotency_key", sa.String(200), unique=True),
+        sa.Column("idempotency_key", sa.String(200)),
         sa.Column("request_digest", sa.String(64)),
     )
+    op.create_index("ix_runs_idempotency_key", "runs", ["idempotency_key"], unique=True)
     op.create_index("ix_runs_submitted", "runs", ["submitted_at", "id"])
     op.create_index("ix_runs_state_submitted", "runs", ["state", "submitted_at", "id"])
     op.create_index("ix_runs_project_submitted", "runs", ["project", "submitted_at", "id"])

@@ -1,0 +1,231 @@
+"""The local engine: attempts as supervised processes of this machine. What it knows, it reads from node folders."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from windlass.agent.supervisor import free_port
+from windlass.core.clock import Clock
+from windlass.core.errors import StorageFull
+from windlass.core.exits import Exit
+from windlass.core.resources import Node
+from windlass.engines.contract import Launch, Observation, Phase
+from windlass.engines.local.listener import Listener
+from windlass.engines.local.machine import ENGINE, Machine, measure_machine
+from windlass.engines.local.node import NodeFolder, supervisor_lives
+from windlass.engines.local.observing import exit_of, is_failure, merge_usage
+from windlass.engines.local.plans import attempt_dir, render_node_plans
+from windlass.engines.local.sockets import socket_dir
+from windlass.engines.local.warmpool import WarmPool
+
+_HANDOVER_PATIENCE_S = 60.0
+_START_PATIENCE_S = 10.0
+_NOBODY = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    """One node at one moment."""
+
+    node: NodeFolder
+    phase: Phase
+    outcome: Mapping[str, Any] | None = None
+    started_at: float | None = None
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What spares reading files again. Losing it costs time only."""
+
+    nodes: tuple[NodeFolder, ...]
+    grace_s: float
+    asked: dict[int, tuple[str, float]] = field(default_factory=dict)  # node rank: launcher, when
+    environment: Mapping[str, Any] | None = None
+    ended: Observation | None = None
+
+
+class LocalEngine:
+    name = ENGINE
+
+    def __init__(
+        self,
+        home: Path,
+        blobs_dir: Path,
+        *,
+        notify: Callable[[], None],
+        clock: Clock,
+        nodes: int = 1,
+        warm: bool = True,
+    ) -> None:
+        self._home = home.absolute()
+        self._blobs_dir = blobs_dir.absolute()
+        self._clock = clock
+        self._nodes = nodes
+        self._warm = warm
+        self._home.mkdir(parents=True, exist_ok=True)
+        self._machine: Machine | None = None
+        self._pool = WarmPool(self._home)
+        self._seen: dict[str, _Seen] = {}
+        self._listener = Listener(socket_dir(self._home) / "engine.sock", notify)
+
+    def inventory(self) -> Sequence[Node]:
+        return self._measured().inventory()
+
+    def launch(self, launch: Launch) -> None:
+        seen = self._look_up(launch.attempt_id)
+        first_time = seen is None
+        if seen is None:
+            try:
+                seen = self._write_plans(launch)
+            except OSError as error:
+                if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                    raise StorageFull(f"no room on the disk of {self._home} to start {launch.attempt_id}") from error
+                raise
+        for node in seen.nodes:
+            if node.status() is not None or node.outcome() is not None:
+                continue
+            plan = node.plan()
+            if plan is None:
+                continue  # released
+            if first_time:
+                asked = self._pool.hand_over(plan, launch.secrets, warm=launch.warm and self._warm)
+            else:
+                # Somebody was asked before and did not do it: this time nobody is in between.
+                self._pool.start_directly(plan, launch.secrets)
+                asked = _NOBODY
+            seen.asked[node.rank] = (asked, self._clock.now())
+
+    def poll(self, attempt_ids: Sequence[str]) -> Mapping[str, Observation]:
+        return {attempt_id: self._observe(attempt_id) for attempt_id in attempt_ids}
+
+    def stop(self, attempt_id: str, *, grace_s: float) -> None:
+        seen = self._look_up(attempt_id)
+        if seen is not None:
+            self._stop(seen.nodes, grace_s=grace_s, reason="cancelled on request")
+
+    def release(self, attempt_id: str) -> None:
+        seen = self._look_up(attempt_id)
+        if seen is not None:
+            for node in seen.nodes:
+                node.finish(self._clock.now())
+                node.tidy()
+        self._seen.pop(attempt_id, None)
+
+    def close(self) -> None:
+        self._listener.close()
+        self._pool.close()
+
+    def _measured(self) -> Machine:
+        if self._machine is None:
+            self._machine = measure_machine(nodes=self._nodes)
+        return self._machine
+
+    def _write_plans(self, launch: Launch) -> _Seen:
+        """All plans are written before any node is started, so a missing one means that none was."""
+        plans = render_node_plans(
+            launch,
+            home=self._home,
+            blobs_dir=self._blobs_dir,
+            machine=self._measured(),
+            notify_socket=str(self._listener.path),
+            master_port=0 if len(launch.placement.shares) == 1 else free_port(),
+        )
+        Path(plans[0]["workdir"]).parent.mkdir(parents=True, exist_ok=True)
+        for plan in plans:
+            if plan["code"] is None and launch.workdir is None:
+                Path(plan["workdir"]).mkdir(parents=True, exist_ok=True)
+            folder = NodeFolder(path=Path(plan["node_dir"]), attempt_id=launch.attempt_id, rank=plan["node_rank"])
+            folder.write_plan(plan)
+        seen = self._look_up(launch.attempt_id)
+        assert seen is not None
+        return seen
+
+    def _look_up(self, attempt_id: str) -> _Seen | None:
+        """None for an attempt that was never written down whole."""
+        if attempt_id in self._seen:
+            return self._seen[attempt_id]
+        folder = attempt_dir(self._home, attempt_id)
+        first = NodeFolder(path=folder / "node-0", attempt_id=attempt_id, rank=0)
+        plan = first.plan()
+        count = plan["nnodes"] if plan else len(list(folder.glob("node-*")))
+        nodes = tuple(
+            NodeFolder(path=folder / f"node-{rank}", attempt_id=attempt_id, rank=rank) for rank in range(count)
+        )
+        if plan is None:
+            # Released: the end can still be read.
+            ended = nodes and all(node.outcome() is not None for node in nodes)
+            return _Seen(nodes=nodes, grace_s=0.0) if ended else None
+        if any(node.plan() is None for node in nodes):
+            return None
+        return self._seen.setdefault(attempt_id, _Seen(nodes=nodes, grace_s=plan["grace_s"]))
+
+    def _observe(self, attempt_id: str) -> Observation:
+        seen = self._look_up(attempt_id)
+        if seen is None:
+            return Observation(phase=Phase.ABSENT)
+        if seen.ended is not None:
+            return seen.ended
+        looks = [self._look_at(node, seen.asked.get(node.rank)) for node in seen.nodes]
+        outcomes = [look.outcome for look in looks if look.outcome is not None]
+        if len(outcomes) == len(looks):
+            seen.ended = self._report(seen, looks, Phase.ENDED, exit_of(outcomes))
+            return seen.ended
+        if any(map(is_failure, outcomes)):
+            left = [look.node for look in looks if look.outcome is None and not look.node.is_asked_to_stop()]
+            self._stop(left, grace_s=seen.grace_s, reason="stopped because another node failed")
+        phases = {look.phase for look in looks}
+        for phase in (Phase.ABSENT, Phase.STARTING):
+            if phase in phases:
+                return self._report(seen, looks, phase)
+        return self._report(seen, looks, Phase.RUNNING)
+
+    def _look_at(self, node: NodeFolder, asked: tuple[str, float] | None) -> _Look:
+        outcome = node.outcome()
+        status = node.status()
+        if outcome is None and status is not None and not supervisor_lives(status):
+            outcome = node.bury(status, self._clock.now())
+        if outcome is not None:
+            return _Look(node=node, phase=Phase.ENDED, outcome=outcome, started_at=outcome["started_at"])
+        if status is None:
+            return _Look(node=node, phase=Phase.STARTING if self._will_start(asked) else Phase.ABSENT)
+        phase = Phase.STARTING if status["state"] == "starting" else Phase.RUNNING
+        return _Look(node=node, phase=phase, started_at=status["started_at"])
+
+    def _will_start(self, asked: tuple[str, float] | None) -> bool:
+        """Whether whoever was asked may still come to it."""
+        if asked is None:
+            return False
+        launcher, at = asked
+        waited_s = self._clock.now() - at
+        if launcher == _NOBODY:
+            return waited_s < _START_PATIENCE_S
+        return waited_s < _HANDOVER_PATIENCE_S and self._pool.is_there(launcher)
+
+    def _report(self, seen: _Seen, looks: Sequence[_Look], phase: Phase, exit: Exit | None = None) -> Observation:
+        if seen.environment is None:
+            seen.environment = seen.nodes[0].environment()
+        starts = [look.started_at for look in looks if look.started_at is not None]
+        ends = [look.outcome["ended_at"] for look in looks if look.outcome is not None]
+        samples = [sample for node in seen.nodes if (sample := node.usage()) is not None]
+        return Observation(
+            phase=phase,
+            started_at=min(starts, default=None),
+            ended_at=max(ends) if phase is Phase.ENDED else None,
+            exit=exit,
+            log_dirs=tuple(str(node.path) for node in seen.nodes),
+            usage=merge_usage(samples),
+            environment=seen.environment,
+        )
+
+    def _stop(self, nodes: Sequence[NodeFolder], *, grace_s: float, reason: str) -> None:
+        """The wish is known to all nodes before the first one acts on it: ranks that fail because their peers on
+        other nodes have gone are not failures then."""
+        running = [node for node in nodes if node.outcome() is None]
+        for node in running:
+            node.wish_to_stop(grace_s=grace_s, reason=reason)
+        for node in running:
+            node.act_on_wish(self._clock.now())

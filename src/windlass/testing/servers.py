@@ -1,0 +1,150 @@
+"""Real server processes for tests: started, waited for, killed or stopped, and nothing of them left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+
+from windlass.agent import kernel
+from windlass.engines.local import stop_launchers
+from windlass.engines.local.sockets import socket_dir
+from windlass.server.homefolder import read_note
+
+_LOOK_EVERY_S = 0.01
+
+
+@dataclass(slots=True, kw_only=True)
+class ServerProcess:
+    """A running `python -m windlass.server`; `log` is what it wrote to its standard streams."""
+
+    home: Path
+    process: subprocess.Popen[bytes]
+    url: str
+    token: str
+    log: Path
+    ready_s: float = field(default=0.0)  # from the start of the process to its first answer
+
+    def client(self, *, timeout_s: float = 30.0) -> httpx.Client:
+        """Trusts nothing of the environment: proxies are not for a server on this machine."""
+        headers = {"Authorization": f"Bearer {self.token}"}
+        return httpx.Client(base_url=self.url, headers=headers, timeout=timeout_s, trust_env=False)
+
+    def kill(self) -> None:
+        """As a crash would: no chance to clean up."""
+        self.process.kill()
+        self.process.wait()
+
+    def terminate(self, *, timeout_s: float = 20.0) -> int:
+        self.process.terminate()
+        return self.process.wait(timeout_s)
+
+    def rss_bytes(self) -> int:
+        found = kernel.stat(self.process.pid)
+        return found.rss_bytes if found else 0
+
+
+def start_server(
+    home: Path, *, arguments: Sequence[str] = (), environ: Mapping[str, str] | None = None, timeout_s: float = 60.0
+) -> ServerProcess:
+    """Start a server for `home` on a free port and wait until it answers. The caller ends it; see `running_server`."""
+    home.mkdir(parents=True, exist_ok=True)
+    log = home.with_name(f"{home.name}.server.log")
+    command = [sys.executable, "-m", "windlass.server", "--home", str(home), "--port", "0", *arguments]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("WINDLASS_")}
+    began = time.monotonic()
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            command, env={**clean, **(environ or {})}, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+        )
+    try:
+        url = _wait_for_answer(home, process, log, deadline=began + timeout_s)
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+    token = home / "token"
+    return ServerProcess(
+        home=home,
+        process=process,
+        url=url,
+        token=token.read_text() if token.exists() else "",
+        log=log,
+        ready_s=time.monotonic() - began,
+    )
+
+
+@contextlib.contextmanager
+def running_server(
+    home: Path, *, arguments: Sequence[str] = (), environ: Mapping[str, str] | None = None
+) -> Iterator[ServerProcess]:
+    """A server whose processes, and those of its runs, are all gone when the block ends."""
+    try:
+        server = start_server(home, arguments=arguments, environ=environ)
+        try:
+            yield server
+        finally:
+            if server.process.poll() is None:
+                server.kill()
+    finally:
+        end_processes_of(home)
+
+
+def end_processes_of(home: Path, *, timeout_s: float = 10.0) -> None:
+    """Kill whatever a home has started and is still there: servers, launchers, supervisors, ranks."""
+    stop_launchers(home)
+    deadline = time.monotonic() + timeout_s
+    while left := processes_of(home):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"processes {left} of {home} do not end")
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(_LOOK_EVERY_S)
+    if (sockets := socket_dir(home)) != home:
+        shutil.rmtree(sockets, ignore_errors=True)
+
+
+def processes_of(home: Path) -> list[int]:
+    """Living processes that name the home in their command line, or are marked as part of one of its attempts."""
+    runs = home / "runs"
+    marks = [f"{kernel.MARK}={name}." for name in os.listdir(runs)] if runs.is_dir() else []
+    found = []
+    for pid in kernel.all_pids():
+        state = kernel.stat(pid)
+        if pid == os.getpid() or state is None or state.state in "ZX":
+            continue
+        named = any(part == str(home) or part.startswith(f"{home}/") for part in _words(pid, "cmdline"))
+        if named or (marks and any(word.startswith(tuple(marks)) for word in _words(pid, "environ"))):
+            found.append(pid)
+    return found
+
+
+def _words(pid: int, name: str) -> list[str]:
+    try:
+        return os.fsdecode(Path(f"/proc/{pid}/{name}").read_bytes()).split("\0")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return []
+
+
+def _wait_for_answer(home: Path, process: subprocess.Popen[bytes], log: Path, *, deadline: float) -> str:
+    with httpx.Client(timeout=5.0, trust_env=False) as client:
+        while time.monotonic() < deadline:
+            if process.poll() is not None:
+                raise RuntimeError(f"the server ended with {process.returncode}:\n{log.read_text(errors='replace')}")
+            note = read_note(home)
+            if note.get("pid") == process.pid:
+                with contextlib.suppress(httpx.TransportError):
+                    if client.get(f"{note['url']}/health").status_code == 200:
+                        return str(note["url"])
+            time.sleep(_LOOK_EVERY_S)
+    raise TimeoutError(f"the server does not answer:\n{log.read_text(errors='replace')}")

@@ -1,0 +1,109 @@
+"""Fixtures that all tests share: a database of each kind, a clock, and services over them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from windlass.blobs.local import LocalBlobs
+from windlass.db.database import Database, sqlite_url
+from windlass.db.migrate import migrate
+from windlass.runs.sealing import Seal
+from windlass.runs.service import RunService
+from windlass.tenancy.prices import PriceBook
+from windlass.testing.clock import FakeClock
+from windlass.testing.postgres import PostgresServer, PostgresUnavailable, database_name, running_postgres
+
+BOTH_DATABASES = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
+
+
+@pytest.fixture(autouse=True)
+def _own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the developer has set for their own server must not reach a test."""
+    for name in [name for name in os.environ if name.startswith("WINDLASS_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    try:
+        with running_postgres() as server:
+            yield server
+    except PostgresUnavailable as reason:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(f"no PostgreSQL: {reason}")
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A migrated file to copy: migrating anew for every test would cost more than most tests."""
+    path = tmp_path_factory.mktemp("template") / "windlass.db"
+    db = Database(sqlite_url(path))
+    migrate(db)
+    db.close()
+    return path
+
+
+@pytest.fixture(scope="session")
+def postgres_template(postgres_server: PostgresServer) -> str:
+    url = postgres_server.create_database()
+    db = Database(url)
+    migrate(db)
+    db.close()
+    return database_name(url)
+
+
+@pytest.fixture(params=BOTH_DATABASES)
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of a fresh database with the current schema, once per kind of database."""
+    if request.param == "sqlite":
+        path = tmp_path / "windlass.db"
+        shutil.copy(request.getfixturevalue("sqlite_template"), path)
+        yield sqlite_url(path)
+        return
+    server: PostgresServer = request.getfixturevalue("postgres_server")
+    url = server.create_database(template=request.getfixturevalue("postgres_template"))
+    yield url
+    server.drop_database(url)
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    db = Database(database_url)
+    yield db
+    db.close()
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path, sqlite_template: Path) -> Iterator[Database]:
+    """For what does not depend on the kind of database."""
+    path = tmp_path / "windlass.db"
+    shutil.copy(sqlite_template, path)
+    db = Database(sqlite_url(path))
+    yield db
+    db.close()
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def blobs(tmp_path: Path) -> LocalBlobs:
+    return LocalBlobs(tmp_path / "blobs")
+
+
+@pytest.fixture
+def seal(tmp_path: Path) -> Seal:
+    return Seal(tmp_path / "secret.key")
+
+
+@pytest.fixture
+def service(database: Database, blobs: LocalBlobs, seal: Seal, clock: FakeClock, tmp_path: Path) -> RunService:
+    return RunService(database, blobs, seal, clock, prices=PriceBook(), runs_dir=tmp_path / "runs", nudge=lambda: None)

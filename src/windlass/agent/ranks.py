@@ -120,8 +120,9 @@ def _execute(command: RankCommand) -> None:
 def _warm_step(command: RankCommand, target: Target, warm: WarmState) -> Step:
     if warm.mark_address is not None:
         kernel.write_mark(warm.mark_address, command.env[kernel.MARK])
+    coerced = {name: os.environ[name] for name in ("LC_CTYPE",) if name in os.environ}
     os.environ.clear()
-    os.environ.update(command.env)
+    os.environ.update({**coerced, **command.env})  # an interpreter in the C locale sets this for itself
     _close_files_except(warm.kept_fds)
     return functools.partial(run_target, target, command.argv, command.program)
 

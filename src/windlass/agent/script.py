@@ -6,7 +6,6 @@ Exceptions leave through the bottom of the stack: CPython itself turns them into
 from __future__ import annotations
 
 import builtins
-import gc
 import importlib.machinery
 import io
 import os
@@ -24,7 +23,6 @@ _OUR_FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 def run_target(target: Target, argv: Sequence[str], program: str) -> None:
     """The last thing a warm rank does in our code. Its working folder, environment and files are set already."""
-    gc.unfreeze()
     sys.executable = os.path.abspath(program)
     if hasattr(sys, "orig_argv"):  # since 3.10
         sys.orig_argv[:] = list(argv)
@@ -116,6 +114,9 @@ def _renew_inherited_state() -> None:
     numpy_random: Any = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()
+    torch: Any = sys.modules.get("torch")
+    if torch is not None:
+        torch.default_generator.seed()
     tempfile: Any = sys.modules.get("tempfile")
     if tempfile is not None:
         tempfile.tempdir = None
@@ -123,6 +124,9 @@ def _renew_inherited_state() -> None:
     if process is not None:
         process.ORIGINAL_DIR = os.getcwd()
         process.current_process().authkey = os.urandom(32)
+    spawn: Any = sys.modules.get("multiprocessing.spawn")
+    if spawn is not None:
+        spawn.set_executable(sys.executable)
 
 
 def _hide_our_frames() -> None:

@@ -1,11 +1,13 @@
-"""Reading an entry script before it runs: does it import what a warm launcher has loaded? Decides only where a first
-launch waits, never what it does."""
+"""Reading an entry script before it runs: what does it want with the modules a warm launcher has loaded? Decides only
+where a script is started, never what it does."""
 
 from __future__ import annotations
 
 import ast
 import json
+import sys
 from collections.abc import Collection, Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +17,25 @@ from windlass.agent.command import python_script
 _ON_TORCH = frozenset(("torchvision", "torchaudio", "lightning", "pytorch_lightning", "transformers", "accelerate"))
 
 
-def imports_any(source: bytes, modules: Collection[str]) -> bool:
-    wanted = set(modules) | (_ON_TORCH if "torch" in modules else set())
+class Need(StrEnum):
+    NONE = "none"  # it imports the standard library only: a bare interpreter is quicker, above all to end
+    POSSIBLE = "possible"  # something it imports may in turn import them
+    CERTAIN = "certain"
+
+
+def decide_need(source: bytes | None, modules: Collection[str]) -> Need:
+    """How much the script needs `modules`; `source` is None where it cannot be read in advance."""
+    if source is None:
+        return Need.POSSIBLE
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
-        return False
-    return any(name.partition(".")[0] in wanted for node in ast.walk(tree) for name in _imported(node))
+        return Need.NONE
+    names = {name.partition(".")[0] for node in ast.walk(tree) for name in _imported(node)}
+    wanted = set(modules) | (_ON_TORCH if "torch" in modules else set())
+    if names & wanted:
+        return Need.CERTAIN
+    return Need.POSSIBLE if names - sys.stdlib_module_names else Need.NONE
 
 
 def _imported(node: ast.AST) -> list[str]:

@@ -28,7 +28,7 @@ from windlass.agent.files import read_json
 from windlass.agent.target import READ_AT_IMPORT, canonical, warm_target
 from windlass.core.errors import Unavailable
 from windlass.engines.local.sockets import socket_dir
-from windlass.engines.local.source import imports_any, read_entry
+from windlass.engines.local.source import Need, decide_need, read_entry
 
 PREIMPORT = ("numpy", "torch")
 PLAIN = "plain"
@@ -140,8 +140,9 @@ class WarmPool:
         self._starting.clear()
 
     def _should_use(self, name: str, environment: WarmEnvironment, plan: Mapping[str, Any]) -> bool:
+        need = decide_need(read_entry(plan), self._preimport)
         state = _state(self._folder, name)
-        if state is not None and state["state"] == "unfit":
+        if need is Need.NONE or (state is not None and state["state"] == "unfit"):
             return False
         if not self.is_there(name):
             if self._failures[name] >= _MOST_FAILURES:
@@ -153,9 +154,8 @@ class WarmPool:
             os.utime(_state_path(self._folder, name))
             return True
         # Not ready yet. A script that needs the modules waits for them here, where they are loaded once for all
-        # ranks; another one is faster without.
-        source = read_entry(plan)
-        return source is not None and imports_any(source, self._preimport)
+        # ranks; one that may not need them does not wait.
+        return need is Need.CERTAIN
 
     def _start(
         self, name: str, command: list[str], env: Mapping[str, str], interpreter: str, preimport: Sequence[str]

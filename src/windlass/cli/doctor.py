@@ -184,7 +184,10 @@ def _check_torch() -> Iterator[Check]:
     import shutil
     import subprocess
 
-    python = shutil.which("python") or shutil.which("python3")
+    from windlass.client.provenance import search_path
+
+    path = search_path(os.environ)  # what a run would get
+    python = shutil.which("python", path=path) or shutil.which("python3", path=path)
     if python is None:
         yield Check(name="PATH python", status="warn", found="no python on PATH", advice="activate an environment")
         return

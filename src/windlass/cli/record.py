@@ -66,6 +66,8 @@ def _attempt_line(paint: Paint, attempt: AttemptView) -> str:
 
 
 def describe_exit(exit: ExitView) -> str:
+    if exit.message.startswith("rank "):
+        return exit.message  # says it all
     what = exit.reason.replace("_", " ")
     if exit.reason == "exit_code":
         what = f"exit code {exit.exit_code}"

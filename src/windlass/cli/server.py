@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -23,7 +24,9 @@ def _home(ctx: typer.Context, home: Path | None) -> Path:
 def up(
     ctx: typer.Context,
     daemon: Annotated[bool, typer.Option("--daemon", "-d", help="In the background.")] = False,
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="0 picks a free one.")] = 0,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65_535, help="Default: 8470, or a free one if that is taken.")
+    ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     home: HomeOption = None,
     no_auth: Annotated[bool, typer.Option("--no-auth", help="Ask for no token; on loopback only.")] = False,
@@ -46,14 +49,16 @@ def up(
             f"a server for {folder} runs already at {known.url} (pid {known.pid})", hint="`windlass down` stops it"
         )
     if daemon:
-        options = ("--host", host, "--port", str(port), *(("--no-auth",) if no_auth else ()))
+        options = ("--host", host, *(("--port", str(port)) if port is not None else ()), *(("--no-auth",) * no_auth))
         started = ensure_server(folder, options=options)
         say(f"{started.url}  (pid {started.pid})")
         next_steps("windlass run train.py", "windlass ps", "windlass down")
         return
     from windlass.server.main import serve
+    from windlass.server.settings import Settings
 
-    sys.exit(serve(home=folder, host=host, port=port, auth=not no_auth, announce=lambda url: _announce(url, folder)))
+    settings = Settings.from_environ(os.environ, home=folder, host=host, port=port, auth=not no_auth)
+    sys.exit(serve(settings, announce=lambda url: _announce(url, folder)))
 
 
 def _announce(url: str, home: Path) -> None:
@@ -66,9 +71,12 @@ def _announce(url: str, home: Path) -> None:
 def down(ctx: typer.Context, home: HomeOption = None) -> None:
     """Stop the embedded server. Running runs go on, and are taken up again by the next one."""
     from windlass.client.embedded import stop_server
+    from windlass.engines.local import stop_launchers
 
     folder = _home(ctx, home)
-    if stop_server(folder):
+    stopped = stop_server(folder)
+    stop_launchers(folder)
+    if stopped:
         notice(f"the server of {folder} has stopped")
     else:
         notice(f"no server is running for {folder}")

@@ -92,7 +92,7 @@ def _start_lock(home: Path, deadline: float) -> Iterator[None]:
 
 
 def _spawn(home: Path, options: tuple[str, ...]) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "windlass.server", "--home", str(home), "--daemon-child", *options]
+    command = [sys.executable, "-m", "windlass.server", "--home", str(home), *options]
     with open(home / "server.log", "ab") as log:
         # Its own session and "/" as folder: it outlives the terminal and holds no mount busy. -P is not used, since
         # the server must import what this interpreter imports.

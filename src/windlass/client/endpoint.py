@@ -48,7 +48,7 @@ def resolve_endpoint(url: str | None, token: str | None, home: Path, environ: Ma
     if url is not None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise InvalidInput(f"{url!r} is not a server url; write for example http://127.0.0.1:7470")
+            raise InvalidInput(f"{url!r} is not a server url; write for example http://127.0.0.1:8470")
         return Endpoint(url=url.rstrip("/"), token=token or read_token(home))
     server = running_server(home)
     if server is None:

@@ -9,6 +9,7 @@ import os
 import re
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,10 +29,24 @@ def gather_origin(code: Path, environ: Mapping[str, str] = os.environ) -> Origin
         user=_user(),
         cwd=os.getcwd(),
         client=f"windlass {__version__}",
-        search_path=environ.get("PATH"),
+        search_path=search_path(environ),
         env={name: environ[name] for name in _KEPT_ENV if environ.get(name)},
         git=git_state(code),
     )
+
+
+def search_path(environ: Mapping[str, str]) -> str | None:
+    """PATH, as it would be with this interpreter's virtual environment activated: `.venv/bin/windlass run train.py`
+    means that environment's python. Not so where another one is active, or where the command is a link into an
+    environment that holds nothing else (pipx, uv tool).
+    """
+    path = environ.get("PATH")
+    own = os.path.dirname(sys.executable)
+    linked = os.path.basename(sys.argv[0]) == "windlass" and os.path.dirname(os.path.abspath(sys.argv[0])) != own
+    active = environ.get("VIRTUAL_ENV") or environ.get("CONDA_PREFIX")
+    if sys.prefix == sys.base_prefix or linked or active or own in (path or "").split(os.pathsep):
+        return path
+    return f"{own}{os.pathsep}{path}" if path else own
 
 
 def _user() -> str | None:

@@ -13,12 +13,12 @@ _LONGEST_S = 10 * 365 * 86_400.0
 
 
 def parse_size(text: str | int) -> int:
-    """Bytes of `64GB` (decimal), `64GiB` or `64Gi` (binary), or a plain number."""
-    if isinstance(text, int):
+    """Bytes of `64GB` (decimal), `64GiB` or `64Gi` (binary), or a plain number. Whatever else comes is refused too."""
+    if isinstance(text, int) and not isinstance(text, bool):
         if text < 0:
             raise ValueError(f"{text} is not a size: sizes are not negative")
         return text
-    match = _SIZE.match(text)
+    match = _SIZE.match(text) if isinstance(text, str) else None
     if match is None:
         raise ValueError(f"{text!r} is not a size; write for example 512MB, 64GB or 64GiB")
     number, unit, binary = match.groups()
@@ -27,18 +27,19 @@ def parse_size(text: str | int) -> int:
 
 
 def parse_duration(text: str | float) -> float:
-    """Seconds of `90s`, `10m`, `1h30m`, `2d`, or a plain number of seconds."""
-    if isinstance(text, int | float):
-        seconds = float(text)
+    """Seconds of `90s`, `10m`, `1h30m`, `2d`, or a plain number of seconds. Whatever else comes is refused too."""
+    seconds: float
+    if isinstance(text, int | float) and not isinstance(text, bool):
+        seconds = text
     else:
-        compact = text.replace(" ", "").lower()
+        compact = text.replace(" ", "").lower() if isinstance(text, str) else ""
         match = _DURATION.match(compact)
         if not compact or match is None:
             raise ValueError(f"{text!r} is not a duration; write for example 90s, 10m, 1h30m or 2d")
         seconds = sum(float(part) * unit for part, unit in zip(match.groups(), _DURATION_UNITS_S, strict=True) if part)
     if not 0 <= seconds <= _LONGEST_S:
         raise ValueError(f"{text!r} is out of range: durations go from 0 to 10 years")
-    return seconds
+    return float(seconds)
 
 
 def format_size(size_bytes: float) -> str:

@@ -65,7 +65,8 @@ def _env_text(value: Any) -> Any:
 
 
 def _tags(value: Any) -> Any:
-    if isinstance(value, list):
+    """A list of tags is short for tags without values."""
+    if isinstance(value, list) and all(isinstance(tag, str) for tag in value):
         return dict.fromkeys(value, "")
     return value
 
@@ -111,7 +112,7 @@ class RunSpec(SpecModel):
 
 
 def parse_spec(data: Any, *, line_of: Callable[[Sequence[str | int]], str] | None = None) -> RunSpec:
-    """Validate `data`; raise InvalidSpec with every problem. `line_of` turns a key path into a prefix like `f.yaml:7: `."""
+    """Validate `data`; raise InvalidSpec with every problem. `line_of` makes a key path a prefix like `f.yaml:7: `."""
     where = line_of or (lambda _loc: "")
     if not isinstance(data, Mapping):
         raise InvalidSpec([f"{where(())}a spec is a mapping of keys, not {type(data).__name__}"])

@@ -82,7 +82,9 @@ class Watch:
         self._sampler = Sampler(self._plan["gpu_indices"])
         while not self._is_over():
             for key, _ in self._selector.select(self._wait_s()):
-                key.data()
+                # An event handled before, of the same batch, may have closed it.
+                if key.fd in self._selector.get_map():
+                    key.data()
             self._tick()
         self._kill_descendants()
         self._drain()

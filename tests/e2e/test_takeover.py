@@ -1,0 +1,106 @@
+"""API and controllers as separate processes on one PostgreSQL: a standby takes over within 10 s of the active one's
+death, and runs that were under way are neither lost nor started twice.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.crashing import Persistent, check_record
+from windlass.testing.postgres import PostgresServer
+from windlass.testing.servers import end_processes_of, start_server
+
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(180)]
+
+
+class Controllers:
+    """`python -m windlass.server --role controller` processes over one home and one database."""
+
+    def __init__(self, home: Path, database_url: str) -> None:
+        self._home = home
+        self._environ = {**os.environ, "WINDLASS_DATABASE_URL": database_url}
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "windlass.server", "--home", str(self._home), "--role", "controller"]
+        with (self._home / "controller.log").open("ab") as log:
+            process = subprocess.Popen(command, env=self._environ, stdout=log, stderr=log)
+        self._processes.append(process)
+        return process
+
+    def close(self) -> None:
+        for process in self._processes:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def database_url(postgres_server: PostgresServer) -> Iterator[str]:
+    url = postgres_server.create_database()
+    yield url
+    postgres_server.drop_database(url)
+
+
+def test_a_standby_takes_over(tmp_path: Path, database_url: str) -> None:
+    home = tmp_path / "home"
+    server = start_server(home, arguments=["--role", "api"], environ={"WINDLASS_DATABASE_URL": database_url})
+    user = Persistent(home=home, fault="", server=server)
+    controllers = Controllers(home, database_url)
+    try:
+        first = controllers.start()
+        witness = tmp_path / "witness"
+        slow = user.submit(
+            {"command": f"echo $WINDLASS_ATTEMPT_ID >> {witness}; sleep 3", "resources": {"cpus": 0.1}}, "slow"
+        )
+        user.until(slow, lambda run: run["state"] == "running")
+        controllers.start()  # the standby
+
+        os.kill(first.pid, signal.SIGSTOP)  # alive, so that only the standing beat gives it away
+        waiting = user.submit(
+            {"command": f"echo $WINDLASS_ATTEMPT_ID >> {witness}", "resources": {"cpus": 0.1}}, "waiting"
+        )
+        began = time.monotonic()
+        assert user.until_over(waiting)["state"] == "succeeded"
+        assert time.monotonic() - began < 10
+        os.kill(first.pid, signal.SIGCONT)  # it comes back and must find that it is no longer the one
+
+        assert user.until_over(slow)["state"] == "succeeded"
+        more = [user.submit({"command": f"echo $WINDLASS_ATTEMPT_ID >> {witness}"}, f"more-{n}") for n in range(10)]
+        for run_id in more:
+            assert user.until_over(run_id)["state"] == "succeeded"
+        for run_id in [slow, waiting, *more]:
+            check_record(user, run_id)
+        assert sorted(witness.read_text().split()) == sorted(f"{run_id}.1" for run_id in [slow, waiting, *more])
+        assert first.poll() is None
+    finally:
+        controllers.close()
+        user.close()
+        end_processes_of(home)
+
+
+def test_a_killed_controller_is_replaced_at_once_on_its_own_machine(tmp_path: Path, database_url: str) -> None:
+    home = tmp_path / "home"
+    server = start_server(home, arguments=["--role", "api"], environ={"WINDLASS_DATABASE_URL": database_url})
+    user = Persistent(home=home, fault="", server=server)
+    controllers = Controllers(home, database_url)
+    try:
+        first = controllers.start()
+        assert user.until_over(user.submit({"command": "true"}, "before"))["state"] == "succeeded"
+        controllers.start()
+        first.kill()
+        first.wait()
+        began = time.monotonic()
+        assert user.until_over(user.submit({"command": "true"}, "after"))["state"] == "succeeded"
+        assert time.monotonic() - began < 10
+    finally:
+        controllers.close()
+        user.close()
+        end_processes_of(home)

@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import shlex
+import subprocess
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windlass.core.errors import InvalidSpec
+from windlass.core.resources import Node
+from windlass.runs.command import fill_command, is_self_launching, params_json, resolve_resources, workers_per_node
+from windlass.wire.spec import parse_spec
+
+NODE = Node(engine="local", name="a", cpus=4, memory_bytes=10**10)
+
+
+def argv_of(**spec: Any) -> tuple[str, ...]:
+    return fill_command(parse_spec(spec))
+
+
+def test_a_plain_command_is_started_without_a_shell() -> None:
+    assert argv_of(command="python train.py --name 'two words' --x \"y z\"") == (
+        "python", "train.py", "--name", "two words", "--x", "y z",
+    )  # fmt: skip
+
+
+def test_a_script_is_started_by_python() -> None:
+    assert argv_of(script="train.py", args=["--lr", "${lr}"], params={"lr": 0.1}) == (
+        "python",
+        "train.py",
+        "--lr",
+        "0.1",
+    )
+
+
+def test_a_list_is_started_as_it_is() -> None:
+    assert argv_of(command=["echo", "a | b", "${x}"], params={"x": "$HOME"}) == ("echo", "a | b", "$HOME")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "a | b", "a && b", "a; b", "a > f", "a < f", "(a)", "`a`", "a\nb", "ls *.py", "ls a?", "ls [ab]", "echo $HOME",
+        "ls ~", "FOO=1 python x.py", "cd sub && x", "cd sub", "export A=b", "ulimit -n 5", 'echo "$HOME"',
+        'echo "`id`"',
+        "echo {a,b}", "! true", "for i in 1 2; do echo; done",
+    ],
+)  # fmt: skip
+def test_what_only_a_shell_understands_goes_to_one(command: str) -> None:
+    assert argv_of(command=command) == ("/bin/sh", "-c", command)
+
+
+@pytest.mark.parametrize(
+    "command", ["echo 'a | b'", 'echo "a | b"', "echo '$HOME'", 'echo "a; b" c', "python setup.py"]
+)
+def test_shell_characters_inside_quotes_are_only_characters(command: str) -> None:
+    assert argv_of(command=command) == tuple(shlex.split(command))
+
+
+@pytest.mark.parametrize("value", ["two words", "it's", 'say "hi"', "$HOME", "`id`", "; rm -rf /", "", "*", "a\\b"])
+@pytest.mark.parametrize("shell", [False, True])
+def test_a_param_is_one_argument_whatever_it_holds(value: str, shell: bool) -> None:
+    command = "printf '%s|' a ${x} b" + (" && true" if shell else "")
+    argv = argv_of(command=command, params={"x": value})
+    assert (argv[0] == "/bin/sh") == shell
+    printed = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    assert printed == f"a|{value}|b|"
+
+
+@given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=30))
+def test_filling_never_changes_a_value(value: str) -> None:
+    assert argv_of(command="echo ${x}", params={"x": value})[-1] == value or argv_of(
+        command="echo ${x}", params={"x": value}
+    ) == ("/bin/sh", "-c", f"echo {shlex.quote(value)}")
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (3e-4, "0.0003"),
+        (1e-9, "1e-09"),
+        (True, "true"),
+        (None, ""),
+        (5, "5"),
+        ([1, 2], "[1, 2]"),
+        ({"a": 1}, '{"a": 1}'),
+    ],
+)
+def test_values_are_written_as_programs_read_them(value: Any, shown: str) -> None:
+    assert argv_of(command=["x", "${v}"], params={"v": value}) == ("x", shown)
+
+
+def test_a_doubled_dollar_is_the_shells_own_variable() -> None:
+    argv = argv_of(command="echo $${HOME} ${x}", params={"x": 1})
+    assert argv == ("/bin/sh", "-c", "echo ${HOME} 1")
+
+
+def test_env_of_the_spec_can_be_used_too() -> None:
+    assert argv_of(command="echo ${A}", env={"A": "b c"}) == ("echo", "b c")
+
+
+def test_an_unknown_param_is_named_with_the_nearest() -> None:
+    with pytest.raises(
+        InvalidSpec, match=r"`\$\{lrr\}` in the command is not a param of this run; did you mean \$\{lr\}"
+    ):
+        argv_of(command="x ${lrr}", params={"lr": 1})
+    with pytest.raises(InvalidSpec, match=r"params: none; write \$\$\{HOME\} for a shell variable"):
+        argv_of(command="x ${HOME}")
+
+
+def test_an_open_quote_is_a_problem_of_the_spec() -> None:
+    with pytest.raises(InvalidSpec, match="`command`: No closing quotation"):
+        argv_of(command="echo 'oops")
+
+
+@pytest.mark.parametrize(
+    ("argv", "launches"),
+    [
+        (("torchrun", "x.py"), True),
+        (("/opt/bin/torchrun", "x.py"), True),
+        (("accelerate", "launch", "x.py"), True),
+        (("python", "-m", "torch.distributed.run", "x.py"), True),
+        (("python3.11", "-u", "-m", "torch.distributed.launch", "x.py"), True),
+        (("/bin/sh", "-c", "cd sub && torchrun x.py"), True),
+        (("python", "torchrun.py"), False),
+        (("python", "-m", "pytest"), False),
+        (("python", "-m"), False),
+        (("/bin/sh", "-c", "echo hi"), False),
+    ],
+)
+def test_launchers_are_recognised(argv: tuple[str, ...], launches: bool) -> None:
+    assert is_self_launching(argv) is launches
+
+
+@pytest.mark.parametrize(
+    ("spec", "workers"),
+    [
+        ({"command": "python x.py"}, 1),
+        ({"command": "python x.py", "resources": {"gpus": 4}}, 4),
+        ({"command": "python x.py", "resources": {"gpus": 4}, "nproc": 2}, 2),
+        ({"command": "echo a | cat", "resources": {"gpus": 4}}, 1),
+        ({"command": "echo a | cat", "nproc": 3}, 3),
+        ({"command": "cd x && torchrun t.py", "resources": {"gpus": 8}}, 8),
+    ],
+)
+def test_processes_per_node(spec: dict[str, Any], workers: int) -> None:
+    parsed = parse_spec(spec)
+    assert workers_per_node(parsed, fill_command(parsed)) == workers
+
+
+def test_a_cpu_for_each_process_unless_asked_otherwise() -> None:
+    assert resolve_resources(parse_spec({"command": "x"}), 3, [NODE]).cpus == 3
+    assert resolve_resources(parse_spec({"command": "x"}), 64, [NODE]).cpus == 4
+    assert resolve_resources(parse_spec({"command": "x"}), 64, []).cpus == 64
+    assert resolve_resources(parse_spec({"command": "x", "resources": {"cpus": 0.5}}), 64, [NODE]).cpus == 0.5
+
+
+def test_params_are_handed_over_as_json() -> None:
+    assert params_json({"b": 1, "a": [True, None]}) == '{"a": [true, null], "b": 1}'

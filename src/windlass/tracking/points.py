@@ -94,10 +94,22 @@ def parse_spool(data: bytes, position: int) -> SpoolChunk:
 def _point_of(line: bytes) -> MetricPoint | None:
     try:
         data: Any = json.loads(line)
-        values = {str(name)[:250]: float(value) for name, value in data["m"].items() if name and "\x00" not in name}
-        return MetricPoint(at=float(data["t"]), step=_int(data.get("s")), values=values, total=_int(data.get("n")))
+        values = {name[:250]: float(value) for name, value in data["m"].items() if _can_be_kept(name)}
+        return MetricPoint(at=_time(data["t"]), step=_int(data.get("s")), values=values, total=_int(data.get("n")))
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return None
+
+
+def _can_be_kept(name: str) -> bool:
+    """Whether both databases can: no NUL for PostgreSQL, no half of a surrogate pair for any."""
+    return bool(name) and "\x00" not in name and not any("\ud800" <= character <= "\udfff" for character in name)
+
+
+def _time(value: Any) -> float:
+    at = float(value)
+    if not 0 <= at < 1e11:
+        raise ValueError(f"{at} is not a time: times are seconds since the epoch")
+    return at
 
 
 def _int(value: Any) -> int | None:

@@ -27,8 +27,10 @@ class PriceBook:
     gpu_usd: Mapping[str, float] = field(default_factory=lambda: dict(DEFAULT_GPU_USD))
 
     def gpu_price(self, gpu_type: str | None) -> float:
+        """Of the longest name that `gpu_type` begins with: an `l40s` is no `l4`."""
         wanted = (gpu_type or "").lower()
-        return next((price for name, price in self.gpu_usd.items() if wanted.startswith(name)), UNKNOWN_GPU_USD)
+        known = max((name for name in self.gpu_usd if wanted.startswith(name)), key=len, default=None)
+        return UNKNOWN_GPU_USD if known is None else self.gpu_usd[known]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,246 @@
+from __future__ import annotations
+
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windlass.core.resources import Node, NodeShare, Placement, Resources
+from windlass.scheduling.explain import explain_waiting
+from windlass.scheduling.place import decide_placements, free_nodes, in_order, why_never
+from windlass.scheduling.types import ClusterSnapshot, PlacementDecision, WaitingRun
+
+GB = 10**9
+
+
+def node(
+    name: str = "a", *, engine: str = "local", cpus: float = 8, gpus: int = 0, gpu_type: str | None = None
+) -> Node:
+    return Node(engine=engine, name=name, cpus=cpus, memory_bytes=64 * GB, gpus=gpus, gpu_type=gpu_type)
+
+
+def waiting(run_id: str, resources: Resources | None = None, *, priority: int = 10, queued_at: float = 0) -> WaitingRun:
+    return WaitingRun(
+        run_id=run_id, name=f"name-{run_id}", resources=resources or Resources(), priority=priority, queued_at=queued_at
+    )
+
+
+def snapshot(*runs: WaitingRun, nodes: tuple[Node, ...], held: dict[str, Placement] | None = None) -> ClusterSnapshot:
+    return ClusterSnapshot(nodes=nodes, held=held or {}, waiting=runs)
+
+
+def started(decisions: list[PlacementDecision]) -> list[str]:
+    return [decision.run_id for decision in decisions]
+
+
+def test_priority_comes_first_then_time_of_queueing() -> None:
+    runs = (waiting("late", queued_at=2), waiting("early", queued_at=1), waiting("high", priority=20, queued_at=3))
+    assert started(decide_placements(snapshot(*runs, nodes=(node(),)))) == ["high", "early", "late"]
+
+
+def test_a_run_that_does_not_fit_yet_is_not_overtaken() -> None:
+    held = {"r": Placement(engine="local", shares=(NodeShare(node="a", cpus=6, memory_bytes=0),))}
+    runs = (waiting("big", Resources(cpus=4), queued_at=1), waiting("small", queued_at=2))
+    assert decide_placements(snapshot(*runs, nodes=(node(),), held=held)) == []
+
+
+def test_a_gang_gets_all_its_nodes_or_none() -> None:
+    gang = waiting("gang", Resources(nodes=2, cpus=8))
+    assert decide_placements(snapshot(gang, nodes=(node("a"),))) == []
+    [decision] = decide_placements(snapshot(gang, nodes=(node("a"), node("b"))))
+    assert {share.node for share in decision.placement.shares} == {"a", "b"}
+
+
+def test_a_gang_stays_within_one_engine() -> None:
+    gang = waiting("gang", Resources(nodes=2))
+    assert decide_placements(snapshot(gang, nodes=(node("a", engine="x"), node("b", engine="y")))) == []
+
+
+def test_nodes_of_one_name_on_two_engines_are_two_nodes() -> None:
+    held = {"r": Placement(engine="x", shares=(NodeShare(node="a", cpus=8, memory_bytes=0),))}
+    runs = (waiting("w", Resources(cpus=8)),)
+    [decision] = decide_placements(snapshot(*runs, nodes=(node(engine="x"), node(engine="y")), held=held))
+    assert decision.placement.engine == "y"
+
+
+def test_gpus_are_handed_out_by_number_and_type() -> None:
+    nodes = (node("a", gpus=2, gpu_type="h100"), node("b", gpus=4, gpu_type="l4"))
+    runs = (
+        waiting("x", Resources(gpus=1, gpu_type="h100"), queued_at=1),
+        waiting("y", Resources(gpus=1, gpu_type="h100"), queued_at=2),
+        waiting("z", Resources(gpus=1, gpu_type="h100"), queued_at=3),
+    )
+    decisions = decide_placements(snapshot(*runs, nodes=nodes))
+    assert [d.placement.shares[0].gpu_indices for d in decisions] == [(0,), (1,)]
+    assert {d.placement.shares[0].node for d in decisions} == {"a"}
+
+
+def test_small_runs_go_to_the_fullest_node_that_fits() -> None:
+    held = {"r": Placement(engine="local", shares=(NodeShare(node="b", cpus=5, memory_bytes=0),))}
+    [decision] = decide_placements(snapshot(waiting("w"), nodes=(node("a"), node("b")), held=held))
+    assert decision.placement.shares[0].node == "b"
+
+
+def test_what_can_never_fit_is_told_with_what_there_is() -> None:
+    assert why_never(Resources(cpus=8), (node(),)) is None
+    assert why_never(Resources(), ()) == "there are no nodes"
+    assert why_never(Resources(cpus=9), (node(),)) == (
+        "asks for 9 CPU on a node, and the largest node (a) has 8 CPU, 64.0 GB memory, 0 GPU"
+    )
+    assert why_never(Resources(nodes=3), (node("a"), node("b"))) == (
+        "asks for 3 nodes of 1 CPU, and only 2 can offer that"
+    )
+    assert why_never(Resources(gpus=1, gpu_type="h100"), (node(gpus=1, gpu_type="l4"),)) == (
+        "asks for 1 CPU + 1 h100 on a node, and the largest node (a) has 8 CPU, 64.0 GB memory, 1 GPU (l4)"
+    )
+
+
+def test_why_never_ignores_what_is_held_now() -> None:
+    """An idle cluster is what counts: a busy node will be free one day."""
+    assert why_never(Resources(cpus=8), (node(),)) is None
+
+
+def test_a_run_that_waits_learns_for_what() -> None:
+    held = {"r-1": Placement(engine="local", shares=(NodeShare(node="a", cpus=6, memory_bytes=0),))}
+    runs = (waiting("first", Resources(cpus=4), queued_at=1), waiting("second", Resources(cpus=4), queued_at=2))
+    shot = snapshot(*runs, nodes=(node(),), held=held)
+    first, second = explain_waiting(shot, "first"), explain_waiting(shot, "second")
+    assert first is not None
+    assert second is not None
+    assert first.summary == "waits for 4 CPU: not free now"
+    assert first.details == ("node a lacks 4 CPU (2 of 8 free)", "r-1 holds 6 CPU")
+    assert second.summary == "waits for 4 CPU: not free now; 1 run is ahead of it"
+    assert (first.position, second.position) == (1, 2)
+
+
+def test_a_run_that_would_fit_waits_its_turn() -> None:
+    runs = (waiting("big", Resources(nodes=2), queued_at=1), waiting("small", queued_at=2))
+    explained = explain_waiting(snapshot(*runs, nodes=(node(),)), "small")
+    assert explained is not None
+    assert explained.summary == "waits its turn: 1 run is ahead, first name-big (big)"
+
+
+def test_without_nodes_a_run_waits_for_an_engine() -> None:
+    explained = explain_waiting(snapshot(waiting("x"), nodes=()), "x")
+    assert explained is not None
+    assert explained.summary == "waits for an engine: no nodes are known yet"
+
+
+def test_a_run_that_fits_is_about_to_start_and_an_unknown_one_is_not_explained() -> None:
+    shot = snapshot(waiting("x"), nodes=(node(),))
+    explained = explain_waiting(shot, "x")
+    assert explained is not None
+    assert explained.summary == "is about to start"
+    assert explain_waiting(shot, "y") is None
+
+
+requests = st.builds(
+    Resources,
+    nodes=st.integers(1, 3),
+    cpus=st.sampled_from([0.1, 0.5, 1.0, 2.0, 3.5, 8.0]),
+    memory_bytes=st.sampled_from([0, GB, 30 * GB, 64 * GB]),
+    gpus=st.integers(0, 4),
+    gpu_type=st.sampled_from([None, "h100", "l4"]),
+)
+clusters = st.lists(
+    st.builds(
+        Node,
+        engine=st.sampled_from(["x", "y"]),
+        name=st.sampled_from("abcdef"),
+        cpus=st.sampled_from([0.5, 4.0, 8.0]),
+        memory_bytes=st.sampled_from([GB, 64 * GB]),
+        gpus=st.integers(0, 4),
+        gpu_type=st.sampled_from([None, "h100", "l4"]),
+    ),
+    max_size=6,
+    unique_by=lambda n: (n.engine, n.name),
+).map(tuple)
+queues = st.lists(
+    st.tuples(requests, st.sampled_from([0, 10, 20]), st.integers(0, 3)), max_size=10
+).map(
+    lambda found: tuple(
+        waiting(f"r-{number}", resources, priority=priority, queued_at=at)
+        for number, (resources, priority, at) in enumerate(found)
+    )
+)  # fmt: skip
+
+
+def fill(cluster: tuple[Node, ...], queue: tuple[WaitingRun, ...]) -> tuple[ClusterSnapshot, list[PlacementDecision]]:
+    """Some runs hold nodes already, the rest wait."""
+    before = decide_placements(ClusterSnapshot(nodes=cluster, held={}, waiting=queue[: len(queue) // 2]))
+    held = {decision.run_id: decision.placement for decision in before}
+    shot = ClusterSnapshot(nodes=cluster, held=held, waiting=tuple(r for r in queue if r.run_id not in held))
+    return shot, decide_placements(shot)
+
+
+@given(clusters, queues)
+def test_nothing_is_ever_handed_out_twice(cluster: tuple[Node, ...], queue: tuple[WaitingRun, ...]) -> None:
+    shot, decisions = fill(cluster, queue)
+    placements = [*shot.held.values(), *(decision.placement for decision in decisions)]
+    for one in cluster:
+        shares = [s for p in placements if p.engine == one.engine for s in p.shares if s.node == one.name]
+        indices = [index for share in shares for index in share.gpu_indices]
+        assert sum(share.cpus for share in shares) <= one.cpus + 1e-6
+        assert sum(share.memory_bytes for share in shares) <= one.memory_bytes
+        assert len(indices) == len(set(indices))
+        assert set(indices) <= set(range(one.gpus))
+
+
+@given(clusters, queues)
+def test_gangs_are_whole_and_get_what_they_asked_for(cluster: tuple[Node, ...], queue: tuple[WaitingRun, ...]) -> None:
+    shot, decisions = fill(cluster, queue)
+    wanted = {run.run_id: run.resources for run in shot.waiting}
+    types = {(n.engine, n.name): n.gpu_type for n in cluster}
+    for decision in decisions:
+        asked, given_ = wanted[decision.run_id], decision.placement
+        assert len(given_.shares) == len({share.node for share in given_.shares}) == asked.nodes
+        for share in given_.shares:
+            assert (share.cpus, share.memory_bytes, len(share.gpu_indices)) == (
+                asked.cpus,
+                asked.memory_bytes,
+                asked.gpus,
+            )
+            if asked.gpus and asked.gpu_type:
+                assert types[given_.engine, share.node] == asked.gpu_type
+
+
+@given(clusters, queues)
+def test_those_that_start_are_the_first_of_the_queue(cluster: tuple[Node, ...], queue: tuple[WaitingRun, ...]) -> None:
+    shot, decisions = fill(cluster, queue)
+    order = [run.run_id for run in in_order(shot.waiting)]
+    assert started(decisions) == order[: len(decisions)]
+
+
+@given(clusters, queues, st.randoms(use_true_random=False))
+def test_the_decision_depends_on_the_snapshot_alone(
+    cluster: tuple[Node, ...], queue: tuple[WaitingRun, ...], shuffler: random.Random
+) -> None:
+    shot, decisions = fill(cluster, queue)
+    shuffled = list(shot.waiting)
+    shuffler.shuffle(shuffled)
+    again = ClusterSnapshot(nodes=cluster, held=shot.held, waiting=tuple(shuffled))
+    assert decide_placements(again) == decisions
+
+
+@given(clusters, requests)
+def test_what_fits_an_idle_cluster_is_placed_and_the_rest_has_a_reason(
+    cluster: tuple[Node, ...], wanted: Resources
+) -> None:
+    placed = decide_placements(ClusterSnapshot(nodes=cluster, held={}, waiting=(waiting("r", wanted),)))
+    assert bool(placed) == (why_never(wanted, cluster) is None)
+
+
+@given(clusters, queues)
+def test_every_run_that_waits_has_an_explanation(cluster: tuple[Node, ...], queue: tuple[WaitingRun, ...]) -> None:
+    shot, decisions = fill(cluster, queue)
+    held = dict(shot.held) | {decision.run_id: decision.placement for decision in decisions}
+    left = tuple(run for run in shot.waiting if run.run_id not in held)
+    after = ClusterSnapshot(nodes=cluster, held=held, waiting=left)
+    positions = []
+    for run in left:
+        explained = explain_waiting(after, run.run_id)
+        assert explained is not None
+        assert explained.summary != "is about to start"
+        positions.append(explained.position)
+    assert sorted(positions) == list(range(1, len(left) + 1))
+    assert all(free.cpus > -1e-6 for free in free_nodes(after))

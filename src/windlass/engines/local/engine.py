@@ -20,7 +20,7 @@ from windlass.engines.local.node import NodeFolder, supervisor_lives
 from windlass.engines.local.observing import exit_of, is_failure, merge_usage
 from windlass.engines.local.plans import attempt_dir, render_node_plans
 from windlass.engines.local.sockets import socket_dir
-from windlass.engines.local.warmpool import WarmPool
+from windlass.engines.local.warmpool import PREIMPORT, WarmPool
 
 _HANDOVER_PATIENCE_S = 60.0
 _START_PATIENCE_S = 10.0
@@ -60,6 +60,7 @@ class LocalEngine:
         clock: Clock,
         nodes: int = 1,
         warm: bool = True,
+        preimport: Sequence[str] = PREIMPORT,
     ) -> None:
         self._home = home.absolute()
         self._blobs_dir = blobs_dir.absolute()
@@ -68,7 +69,7 @@ class LocalEngine:
         self._warm = warm
         self._home.mkdir(parents=True, exist_ok=True)
         self._machine: Machine | None = None
-        self._pool = WarmPool(self._home)
+        self._pool = WarmPool(self._home, preimport=preimport)
         self._seen: dict[str, _Seen] = {}
         self._listener = Listener(socket_dir(self._home) / "engine.sock", notify)
 

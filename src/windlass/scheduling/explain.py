@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from windlass.scheduling.place import free_nodes, in_order
@@ -23,7 +24,9 @@ def explain_waiting(snapshot: ClusterSnapshot, run_id: str) -> Explanation | Non
         return None
     run = order[position - 1]
     free = free_nodes(snapshot)
-    fitting = sum(node.fits(run.resources) for node in free)
+    # A gang stays within one engine: nodes of several do not add up.
+    fitting_on = Counter(node.node.engine for node in free if node.fits(run.resources))
+    fitting = max(fitting_on.values(), default=0)
     details = [
         f"node {node.node.name} lacks {', '.join(shortage)}"
         for node in free

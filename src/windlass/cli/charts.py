@@ -57,9 +57,8 @@ def braille(values: Sequence[float], width: int, height: int) -> list[str]:
             continue
         x = index if len(points) > width else round(index * (width * 2 - 1) / max(1, len(points) - 1))
         level = top - round((value - low) * scale) if high > low else top // 2
-        start = level if before is None else min(level, before + (1 if level > before else -1))
-        stop = level if before is None else max(level, before + (1 if level > before else -1))
-        for y in range(start, stop + 1):
+        towards = level if before is None or before == level else before + (1 if level > before else -1)
+        for y in range(min(level, towards), max(level, towards) + 1):
             grid[y // 4][x // 2] |= _DOTS[x % 2][y % 4]
         before = level
     return ["".join(chr(0x2800 + dots) if dots else " " for dots in row) for row in grid]

@@ -50,10 +50,7 @@ def headline(view: RunView, paint: Paint) -> str:
 def put_outcome(record: Record, view: RunView, attempts: Sequence[AttemptView]) -> None:
     if view.exit is not None and view.exit.reason != "completed":
         record.put("why", describe_exit(view.exit), "red" if view.state == "failed" else "yellow")
-    if len(attempts) > 1:
-        record.put_all("attempts", [_attempt_line(record.paint, attempt) for attempt in attempts])
-    elif attempts:
-        record.put("attempts", "1")
+    record.put_all("attempts", [_attempt_line(record.paint, attempt) for attempt in attempts])
 
 
 def _attempt_line(paint: Paint, attempt: AttemptView) -> str:
@@ -66,9 +63,9 @@ def _attempt_line(paint: Paint, attempt: AttemptView) -> str:
 
 
 def describe_exit(exit: ExitView) -> str:
-    if exit.message.startswith("rank "):
-        return exit.message  # says it all
     what = exit.reason.replace("_", " ")
+    if exit.message.startswith(("rank ", what)):
+        return exit.message  # says it all
     if exit.reason == "exit_code":
         what = f"exit code {exit.exit_code}"
     elif exit.reason == "signal" and exit.signal:

@@ -40,7 +40,7 @@ def show(ctx: typer.Context, run: options.RunRef, json: options.Json = False) ->
     records.put_folders(lines, found.view, attempts)
     say(records.headline(found.view, paint))
     say("\n".join(lines.lines))
-    next_steps(*_follow_ups(found.view))
+    next_steps(*_follow_ups(found.view)[1 if found.state == "succeeded" else 0 :])
 
 
 def show_end(run: Run) -> None:

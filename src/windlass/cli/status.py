@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from windlass.cli.charts import bar, number
 from windlass.cli.terminal import Paint, cells
-from windlass.core.quantities import format_duration, format_size
+from windlass.core.quantities import format_size
 
 if TYPE_CHECKING:
     from windlass.client import Update
@@ -65,8 +65,7 @@ class Status:
         if not self.connected:
             return head + paint("  connection lost, reconnecting", "red")
         if self.state in ("queued", "recovering"):
-            waited = format_duration(max(0.0, now - self.submitted_at))
-            return head + paint(f"  {waited}  {self.waiting_for}", "dim")
+            return head + paint(f"  {clock(now - self.submitted_at)}  {self.waiting_for}", "dim")
         parts = []
         for text, styles in self._facts(now, bar_width=20 if width >= 90 else 12):
             room -= cells(text) + 2
@@ -78,27 +77,34 @@ class Status:
     def _facts(self, now: float, bar_width: int) -> list[tuple[str, tuple[str, ...]]]:
         facts: list[tuple[str, tuple[str, ...]]] = []
         eta = ""
+        if self.started_at is not None:
+            facts.append((clock(now - self.started_at), ("dim",)))
         if self.progress:
             step, total = self.progress["step"], self.progress.get("total")
             if total:
                 facts.append((bar(step / total, bar_width), ("cyan",)))
                 facts.append((f"{step:,}/{total:,}", ()))
                 if self.progress.get("eta_s") is not None:
-                    eta = f"eta {format_duration(self.progress['eta_s'])}"
+                    eta = f"eta {clock(self.progress['eta_s'])}"
             else:
                 facts.append((f"step {step:,}", ()))
         if (main := main_metric(self.metrics)) is not None:
             facts.append((f"{main} {number(self.metrics[main])}", ("bold",)))
         if eta:
             facts.append((eta, ()))
-        if self.started_at is not None:
-            facts.append((format_duration(max(0.0, now - self.started_at)), ("dim",)))
         if self.usage and self.usage.get("rss_bytes"):
             use = f"cpu {self.usage.get('cpu_percent') or 0:.0f}%  mem {format_size(self.usage['rss_bytes'])}"
             facts.append((use, ("dim",)))
         if self.attempts > 1:
             facts.append((f"attempt {self.attempts}", ("magenta",)))
         return facts
+
+
+def clock(seconds: float) -> str:
+    """A time that runs, without jumping about in width: 0:07, 12:34, 1:02:03."""
+    minutes, rest = divmod(max(0, int(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 def main_metric(metrics: Mapping[str, Any]) -> str | None:

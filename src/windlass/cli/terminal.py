@@ -73,9 +73,14 @@ def notice(text: str) -> None:
 
 
 def next_steps(*commands: str) -> None:
-    """What to type next; only where somebody reads it."""
-    if sys.stdout.isatty():
-        say(paint_for(sys.stdout)("next: " + " · ".join(commands), "dim"))
+    """What to type next; only where somebody reads it, and as many as fit on a line."""
+    if not sys.stdout.isatty():
+        return
+    line = f"next: {commands[0]}"
+    for command in commands[1:]:
+        if cells(line) + cells(command) + 3 < width_of(sys.stdout):
+            line += f" · {command}"
+    say(paint_for(sys.stdout)(line, "dim"))
 
 
 def cells(text: str) -> int:

@@ -19,7 +19,7 @@ from windlass.cli import options
 from windlass.cli.charts import bar, braille, number
 from windlass.cli.connection import open_client
 from windlass.cli.loglines import LogFormatter
-from windlass.cli.status import Status
+from windlass.cli.status import Status, clock
 from windlass.cli.terminal import Paint, colours, next_steps
 from windlass.core.errors import InvalidInput, WindlassError
 from windlass.core.quantities import format_duration, format_size
@@ -132,11 +132,7 @@ class Watcher:
     def _header(self, width: int) -> list[str]:
         paint = Paint(colours(sys.stdout))
         status = self.status
-        took = (
-            f"  {format_duration(max(0.0, time.time() - status.started_at))}"
-            if status.started_at and not self.over
-            else ""
-        )
+        took = f"  {clock(time.time() - status.started_at)}" if status.started_at and not self.over else ""
         if self.over and self.run.view.duration_s is not None:
             took = f"  {format_duration(self.run.view.duration_s)}"
         words = f"{paint(self.run.name, 'bold')}  {paint(self.run.id, 'dim')}  {paint.state(status.word)}{took}"
@@ -149,7 +145,7 @@ class Watcher:
             step, total = status.progress["step"], status.progress.get("total")
             text = f"{step:,}/{total:,}" if total else f"step {step:,}"
             if total and status.progress.get("eta_s") and not self.over:
-                text += f"  eta {format_duration(status.progress['eta_s'])}"
+                text += f"  eta {clock(status.progress['eta_s'])}"
             if total:
                 text = f"{paint(bar(step / total, max(10, min(60, width - len(text) - 3))), 'cyan')}  {text}"
             lines.append(text)
@@ -172,7 +168,7 @@ class Watcher:
             rows[0] += paint(title, "bold") + " " * (each - len(title) + 2)
             for index, row in enumerate(drawn, start=1):
                 rows[index] += paint(row, "cyan") + "  "
-        return [*rows, ""]
+        return [*(row.removesuffix("  ") for row in rows), ""]
 
     def _usage(self, width: int) -> list[str]:
         paint = Paint(colours(sys.stdout))

@@ -47,9 +47,9 @@ class Watch:
         self._plan = plan
         self._node_dir = plan["node_dir"]
         self._status = status
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(wakeup_fd, selectors.EVENT_READ, self._on_signals)
         self._wakeup_fd = wakeup_fd
+        self._readers: dict[int, Callable[[], Any]] = {wakeup_fd: self._on_signals}
+        self._selector: selectors.BaseSelector  # from `run` on
         self._ranks: dict[int, Rank] = {}
         self._verdict: Verdict | None = None
         self._killed = False
@@ -71,7 +71,7 @@ class Watch:
     def add(self, rank: int, pid: int, out_fd: int, err_fd: int, log: RankLog) -> None:
         self._ranks[pid] = Rank(rank=rank, pid=pid, log=log)
         for fd, stream in ((out_fd, log.out), (err_fd, log.err)):
-            self._selector.register(fd, selectors.EVENT_READ, self._reader(fd, stream, log))
+            self._readers[fd] = self._reader(fd, stream, log)
 
     def abandon(self) -> None:
         """Kill what was started: the attempt cannot go on."""
@@ -80,6 +80,11 @@ class Watch:
     def run(self) -> dict[str, Any]:
         """Until every rank has ended; the outcome."""
         self._sampler = Sampler(self._plan["gpu_indices"])
+        # Not before the last fork: a warm rank would inherit the object, and when it is collected there, close what
+        # has its number by then, such as a file of the script's.
+        self._selector = selectors.DefaultSelector()
+        for fd, reader in self._readers.items():
+            self._selector.register(fd, selectors.EVENT_READ, reader)
         while not self._is_over():
             for key, _ in self._selector.select(self._wait_s()):
                 # An event handled before, of the same batch, may have closed it.

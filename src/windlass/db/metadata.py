@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import JSON, Float, MetaData
+from sqlalchemy import JSON, Float, MetaData, String
 from sqlalchemy.dialects import postgresql
 
 metadata = MetaData(
@@ -17,3 +17,5 @@ metadata = MetaData(
 # Seconds since the epoch. Doubles go to both databases and back bit for bit.
 Seconds = Float(53)
 Json = JSON(none_as_null=True).with_variant(postgresql.JSONB(none_as_null=True), "postgresql")
+# Short ids are looked up as a range, which is right byte by byte only; a locale's order may pass over characters.
+RunId = String(32).with_variant(String(32, collation="C"), "postgresql")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, Float, ForeignKey, Index, Integer, LargeBinary, String, Table, Text
 
-from windlass.db.metadata import Json, Seconds, metadata
+from windlass.db.metadata import Json, RunId, Seconds, metadata
 
 _Seq = BigInteger().with_variant(Integer, "sqlite")
 
 runs = Table(
     "runs",
     metadata,
-    Column("id", String(32), primary_key=True),
+    Column("id", RunId, primary_key=True),
     Column("name", String(64), nullable=False),
     Column("project", String(64), nullable=False),
     Column("user", String(200)),

@@ -9,6 +9,7 @@ down_revision = None
 
 _Json = sa.JSON(none_as_null=True).with_variant(postgresql.JSONB(none_as_null=True), "postgresql")
 _Seconds = sa.Float(53)
+_RunId = sa.String(32).with_variant(sa.String(32, collation="C"), "postgresql")
 _Seq = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 
 
@@ -44,7 +45,7 @@ def upgrade() -> None:
 def _create_runs() -> None:
     op.create_table(
         "runs",
-        sa.Column("id", sa.String(32), primary_key=True),
+        sa.Column("id", _RunId, primary_key=True),
         sa.Column("name", sa.String(64), nullable=False),
         sa.Column("project", sa.String(64), nullable=False),
         sa.Column("user", sa.String(200)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -87,11 +88,18 @@ def _count(environ: Mapping[str, str], name: str, default: int) -> int:
 def _prices(environ: Mapping[str, str]) -> PriceBook:
     """WINDLASS_CPU_PRICE=0.03 and WINDLASS_GPU_PRICES=h100=2.1,a100=1.2, in dollars an hour."""
     try:
-        cpu_usd = float(environ.get("WINDLASS_CPU_PRICE", DEFAULT_CPU_USD))
+        cpu_usd = _price(environ.get("WINDLASS_CPU_PRICE", str(DEFAULT_CPU_USD)))
         pairs = [pair.split("=", 1) for pair in environ.get("WINDLASS_GPU_PRICES", "").split(",") if pair]
-        own = {name.strip().lower(): float(price) for name, price in pairs}
+        own = {name.strip().lower(): _price(price) for name, price in pairs}
     except ValueError as error:
         raise InvalidInput(
             f"a price cannot be read: {error}", hint="WINDLASS_CPU_PRICE=0.03 WINDLASS_GPU_PRICES=h100=2.1,a100=1.2"
         ) from error
     return PriceBook(cpu_usd=cpu_usd, gpu_usd={**DEFAULT_GPU_USD, **own})
+
+
+def _price(text: str) -> float:
+    price = float(text)
+    if not 0 <= price < math.inf:
+        raise ValueError(f"{text} is not a price: prices are not negative")
+    return price

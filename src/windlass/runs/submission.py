@@ -87,18 +87,16 @@ def changed_spec(spec: Mapping[str, Any], changes: Mapping[str, Any], name: str 
     changed: dict[str, Any] = copy.deepcopy(dict(spec))
     changed["name"] = name
     for key, value in changes.items():
-        first, _, rest = key.partition(".")
-        if key in changed["params"]:
+        if isinstance(changed["params"], dict) and key in changed["params"]:
             changed["params"][key] = value
-        elif first == "params" and rest:
-            changed["params"][rest] = value
-        elif first not in RunSpec.model_fields:
-            raise InvalidInput(unknown("key", key, [*changed["params"], *RunSpec.model_fields]))
-        elif not rest:
-            changed[first] = value
-        else:
-            parent = changed.setdefault(first, {}) or {}
-            changed[first] = {**parent, rest: value}
+            continue
+        first, _, rest = key.partition(".")
+        if first not in RunSpec.model_fields:
+            raise InvalidInput(unknown("key", key, [*spec["params"], *RunSpec.model_fields]))
+        parent = changed[first] or {}
+        if rest and not isinstance(parent, dict):
+            raise InvalidInput(f"`{key}` cannot be set: `{first}` has no keys of its own")
+        changed[first] = {**parent, rest: value} if rest else value
     return changed
 
 

@@ -1,0 +1,1 @@
+"""What the benchmarks start: the same programs for every arm."""

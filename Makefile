@@ -7,6 +7,7 @@ VENV ?= .venv
 TORCH ?= torch==2.13.0
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+DEMO_HOME ?= $(CURDIR)/.demo-home
 WORKERS ?= 2
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
@@ -37,7 +38,8 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	@touch $@
 
 demo: setup ## train a tiny language model on two processes, on this machine
-	@WINDLASS_HOME=$${WINDLASS_HOME:-$(CURDIR)/.demo-home} $(BIN)/windlass run --file examples/tiny_lm/spec.yaml
+	@WINDLASS_HOME=$(DEMO_HOME) $(BIN)/windlass run --file examples/tiny_lm/spec.yaml
+	@echo "to go on in this shell:  source $(BIN)/activate; export WINDLASS_HOME=$(DEMO_HOME)"
 
 test: setup-dev ## all tests but the slow ones
 	$(PYTEST) -m "not slow" tests

@@ -76,8 +76,9 @@ def _walk(root: Path) -> Iterator[Entry]:
     folders: list[tuple[str, Rules]] = [("", outer)]
     while folders:
         at, rules = folders.pop()
+        items = _scan(root / at)
         rules = rules.inside(root / at, prefix + at)
-        for item in _scan(root / at):
+        for item in items:
             path = at + item.name
             try:
                 path.encode()

@@ -65,7 +65,11 @@ def read_spec_file(path: Path) -> SpecFile:
 
 
 def parse_spec_text(text: str, *, name: str = "spec") -> SpecFile:
-    loader = _Loader(text)
+    try:
+        loader = _Loader(text)
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise InvalidSpec([f"{name}:{line}: not YAML: character {error.character!r} is not allowed"]) from None
     try:
         node = loader.get_single_node()
         lines: dict[KeyPath, int] = {}
@@ -75,8 +79,6 @@ def parse_spec_text(text: str, *, name: str = "spec") -> SpecFile:
         return SpecFile(name, loader.construct_document(node), lines)
     except yaml.MarkedYAMLError as error:
         raise InvalidSpec([_yaml_problem(name, error)]) from None
-    except yaml.YAMLError as error:
-        raise InvalidSpec([f"{name}: not YAML: {error}"]) from None
     finally:
         loader.dispose()
 

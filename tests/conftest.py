@@ -16,7 +16,7 @@ from windlass.runs.sealing import Seal
 from windlass.runs.service import RunService
 from windlass.tenancy.prices import PriceBook
 from windlass.testing.clock import FakeClock
-from windlass.testing.postgres import PostgresServer, PostgresUnavailable, database_name, running_postgres
+from windlass.testing.postgres import PostgresServer, PostgresUnavailable, running_postgres
 
 BOTH_DATABASES = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
 
@@ -50,26 +50,26 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def postgres_template(postgres_server: PostgresServer) -> str:
+def postgres_url(postgres_server: PostgresServer) -> str:
+    """A migrated database that tests use one after another."""
     url = postgres_server.create_database()
     db = Database(url)
     migrate(db)
     db.close()
-    return database_name(url)
+    return url
 
 
 @pytest.fixture(params=BOTH_DATABASES)
-def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """The URL of a fresh database with the current schema, once per kind of database."""
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty database with the current schema, once per kind of database."""
     if request.param == "sqlite":
         path = tmp_path / "windlass.db"
         shutil.copy(request.getfixturevalue("sqlite_template"), path)
-        yield sqlite_url(path)
-        return
+        return sqlite_url(path)
+    url: str = request.getfixturevalue("postgres_url")
     server: PostgresServer = request.getfixturevalue("postgres_server")
-    url = server.create_database(template=request.getfixturevalue("postgres_template"))
-    yield url
-    server.drop_database(url)
+    server.empty_database(url)
+    return url
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A real PostgreSQL for tests: one server for a test process, a fresh database for every test that wants one.
+"""A real PostgreSQL for tests: one server for a test process, an empty database for every test that wants one.
 
 The server listens on a socket in its own folder, so test processes do not meet. Data is not synced to disk: these
 databases end with their test.
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine, create_engine, text
+from sqlalchemy import Engine, create_engine, inspect, text
 
 
 class PostgresUnavailable(Exception):
@@ -27,12 +27,21 @@ class PostgresServer:
         self._admin: Engine = create_engine(_with_driver(url), isolation_level="AUTOCOMMIT")
         self._url = self._admin.url
 
-    def create_database(self, *, template: str = "template1") -> str:
-        """The URL of a new database, a copy of `template` (a database's name; nobody may be connected to it)."""
+    def create_database(self) -> str:
+        """The URL of a new database without tables."""
         name = f"t{uuid.uuid4().hex}"
         with self._admin.connect() as connection:
-            connection.execute(text(f'CREATE DATABASE "{name}" TEMPLATE "{template}" STRATEGY FILE_COPY'))
+            connection.execute(text(f'CREATE DATABASE "{name}"'))
         return self._url.set(database=name).render_as_string(hide_password=False)
+
+    def empty_database(self, url: str) -> None:
+        """Delete every row but the schema's version: several times faster than a new database."""
+        self._disconnect_all(url)
+        engine = create_engine(url)
+        with engine.begin() as connection:
+            tables = [name for name in inspect(connection).get_table_names() if name != "alembic_version"]
+            connection.execute(text(f"TRUNCATE {', '.join(tables)} RESTART IDENTITY CASCADE"))
+        engine.dispose()
 
     def drop_database(self, url: str) -> None:
         with self._admin.connect() as connection:
@@ -40,6 +49,12 @@ class PostgresServer:
 
     def close(self) -> None:
         self._admin.dispose()
+
+    def _disconnect_all(self, url: str) -> None:
+        """A connection that a test left open would hold its locks."""
+        query = text("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = :name")
+        with self._admin.connect() as connection:
+            connection.execute(query, {"name": database_name(url)})
 
 
 def database_name(url: str) -> str:

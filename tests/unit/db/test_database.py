@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,12 @@ from windlass.db.faults import VARIABLE, CommitFault
 
 
 @pytest.fixture
-def table(database: Database) -> Database:
+def table(database: Database) -> Iterator[Database]:
     with database.write() as tx:
         tx.execute(text("CREATE TABLE things (id INTEGER PRIMARY KEY, name VARCHAR(50))"))
-    return database
+    yield database
+    with database.write() as tx:
+        tx.execute(text("DROP TABLE things"))
 
 
 def count(db: Database) -> int:

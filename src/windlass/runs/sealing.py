@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -53,24 +55,32 @@ class Seal:
             raise InvalidInput(
                 "secrets need the `cryptography` package on the server", hint="pip install 'windlass[secrets]'"
             ) from error
-        return Fernet(self._key(Fernet.generate_key))
+        key = self._key(Fernet.generate_key)
+        try:
+            return Fernet(key)
+        except ValueError as error:
+            where = KEY_VARIABLE if os.environ.get(KEY_VARIABLE) else self._key_file
+            raise Unavailable(f"{where} is not a key: it takes 32 bytes in url-safe base64") from error
 
     def _key(self, generate: Callable[[], bytes]) -> bytes:
         if text := os.environ.get(KEY_VARIABLE):
             return text.encode()
         if self._key_file is None:
             raise Unavailable(f"no key for secrets: set {KEY_VARIABLE}")
-        try:
-            # Created whole or not at all: two servers that start together must agree on one key.
-            temporary = self._key_file.with_suffix(f".{os.getpid()}")
-            handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(handle, "wb") as file:
-                file.write(generate())
-                file.flush()
-                os.fsync(file.fileno())
-            os.link(temporary, self._key_file)
-        except FileExistsError:
-            pass
-        finally:
-            temporary.unlink(missing_ok=True)
+        if not self._key_file.exists():
+            _create_once(self._key_file, generate())
         return self._key_file.read_bytes()
+
+
+def _create_once(path: Path, content: bytes) -> None:
+    """Created whole or not at all: threads and servers that come together must agree on one key."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")  # readable by its owner only
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        with contextlib.suppress(FileExistsError):
+            os.link(temporary, path)
+    finally:
+        os.unlink(temporary)

@@ -27,7 +27,7 @@ from windlass.runs.submission import changed_spec, check_secrets, new_run, reque
 from windlass.runs.types import EventKind, RunState
 from windlass.scheduling.nodes import load_nodes
 from windlass.tenancy.prices import PriceBook
-from windlass.tracking.store import ingest, load_position, load_progress, load_series, load_summaries
+from windlass.tracking.store import ingest, load_position, load_progress, load_series, load_summaries, lock
 from windlass.wire import runs as wire
 from windlass.wire.cluster import ClusterView
 from windlass.wire.spec import parse_spec
@@ -216,6 +216,7 @@ class RunService:
     def ingest(self, ref: str, batch: wire.MetricBatch) -> wire.MetricReceipt:
         with self._db.write() as tx:
             run_id = self._resolve(tx, ref).id
+            lock(tx, run_id)
             position = load_position(tx, run_id, batch.source)
             if batch.seq > position:
                 raise Conflict(

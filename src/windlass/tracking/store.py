@@ -19,6 +19,7 @@ def ingest(
     tx: Connection, run_id: str, source: str, batch: Sequence[MetricPoint], *, position: int, next_position: int
 ) -> None:
     """Store `batch`, which begins at `position` of its source. The caller has skipped what is known already."""
+    lock(tx, run_id)
     _move_on(tx, run_id, source, position, next_position)
     if not batch:
         return
@@ -45,6 +46,14 @@ def ingest(
         if summary is not before.get(name):
             _put_summary(tx, run_id, name, summary, known=name in before)
     _put_progress(tx, run_id, batch)
+
+
+def lock(tx: Connection, run_id: str) -> None:
+    """Let nobody else add points to the run until this transaction ends: the numbers of points follow each other.
+    SQLite has one writer at a time anyway.
+    """
+    if tx.dialect.name == "postgresql":
+        tx.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(run_id, 0))))
 
 
 def load_position(tx: Connection, run_id: str, source: str) -> int:

@@ -76,7 +76,11 @@ def _read(path: Path, position: int) -> SpoolChunk | None:
             return None
         with path.open("rb") as file:
             file.seek(position)
-            chunk = parse_spool(file.read(_MOST_BYTES), position)
+            data = file.read(_MOST_BYTES)
     except FileNotFoundError:
         return None
+    chunk = parse_spool(data, position)
+    if chunk.next_position == position and len(data) == _MOST_BYTES:
+        # A line this long is no point; waiting for its end would keep all that follow it waiting too.
+        chunk = SpoolChunk(next_position=position + len(data), bad_lines=1)
     return chunk if chunk.next_position > position else None

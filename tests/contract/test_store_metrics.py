@@ -1,0 +1,207 @@
+"""Metric points arrive exactly once, whatever is repeated, torn or raced."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from windlass.agent.layout import metrics_spool
+from windlass.controller.collecting import commit_spooled, read_spools
+from windlass.core.errors import Conflict, NotFound
+from windlass.db.database import Database
+from windlass.runs.service import RunService
+from windlass.tracking.points import MetricPoint
+from windlass.tracking.store import ingest, load_positions
+from windlass.wire import runs as wire
+
+
+@pytest.fixture
+def run_id(service: RunService) -> str:
+    spec = {"command": "true", "code": None}
+    return service.submit(wire.SubmitRequest(spec=spec), idempotency_key=None, user=None).id
+
+
+def batch(seq: int, *steps: int, source: str = "s", total: int | None = None) -> wire.MetricBatch:
+    points = [wire.Point(step=step, at=1_000.0 + step, values={"loss": 1 / (step + 1)}, total=total) for step in steps]
+    return wire.MetricBatch(source=source, seq=seq, points=points)
+
+
+def steps(service: RunService, run_id: str) -> list[int | None]:
+    [series] = service.metrics(run_id, names=["loss"], most=10_000).series
+    return series.steps
+
+
+def test_points_are_kept_in_order(service: RunService, run_id: str) -> None:
+    assert service.ingest(run_id, batch(0, 0, 1, 2)) == wire.MetricReceipt(accepted=3, next_seq=3)
+    assert service.ingest(run_id, batch(3, 3)) == wire.MetricReceipt(accepted=1, next_seq=4)
+    assert steps(service, run_id) == [0, 1, 2, 3]
+
+
+def test_a_repeat_and_an_overlap_add_nothing_twice(service: RunService, run_id: str) -> None:
+    service.ingest(run_id, batch(0, 0, 1, 2))
+    assert service.ingest(run_id, batch(0, 0, 1, 2)) == wire.MetricReceipt(accepted=0, next_seq=3)
+    assert service.ingest(run_id, batch(1, 1, 2, 3, 4)) == wire.MetricReceipt(accepted=2, next_seq=5)
+    assert service.ingest(run_id, batch(0)) == wire.MetricReceipt(accepted=0, next_seq=5)
+    assert steps(service, run_id) == [0, 1, 2, 3, 4]
+
+
+def test_a_gap_is_refused_and_leaves_nothing(service: RunService, run_id: str) -> None:
+    service.ingest(run_id, batch(0, 0))
+    with pytest.raises(Conflict, match="source s is at 1, not 5"):
+        service.ingest(run_id, batch(5, 5))
+    assert steps(service, run_id) == [0]
+
+
+def test_sources_are_counted_apart(service: RunService, run_id: str) -> None:
+    service.ingest(run_id, batch(0, 0, source="a"))
+    assert service.ingest(run_id, batch(0, 1, source="b")).accepted == 1
+
+
+def test_the_same_batch_from_many_threads_is_taken_once(service: RunService, run_id: str) -> None:
+    start = threading.Barrier(8)
+
+    def race(_number: int) -> int:
+        start.wait()
+        try:
+            return service.ingest(run_id, batch(0, 0, 1, 2)).accepted
+        except Conflict:
+            return 0  # told to ask again, as a client would
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(race, range(8))) == 3
+    assert steps(service, run_id) == [0, 1, 2]
+
+
+def test_different_sources_at_once_lose_nothing(service: RunService, run_id: str) -> None:
+    """All write the same metric of the same run: the place of a point within it is taken once."""
+    start = threading.Barrier(6)
+
+    def race(number: int) -> None:
+        start.wait()
+        for seq in range(5):
+            service.ingest(run_id, batch(seq, number * 100 + seq, source=f"rank-{number}"))
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(race, range(6)))
+    assert sorted(step or 0 for step in steps(service, run_id)) == [n * 100 + s for n in range(6) for s in range(5)]
+
+
+def test_summaries_and_progress_follow(service: RunService, run_id: str) -> None:
+    service.ingest(run_id, batch(0, 0, 1, total=11))
+    service.ingest(run_id, batch(2, 3, 4))
+    view = service.view(run_id)
+    loss = view.metrics["loss"]
+    assert (loss.last, loss.step, loss.min, loss.max, loss.count) == (1 / 5, 4, 1 / 5, 1.0, 4)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(math.nan, None), (math.inf, 1.7976931348623157e308), (-math.inf, -1.7976931348623157e308)]
+)
+def test_numbers_that_json_has_not(
+    service: RunService, database: Database, run_id: str, value: float, shown: float | None
+) -> None:
+    point = MetricPoint(at=1.0, step=0, values={"x": value})
+    with database.write() as tx:
+        ingest(tx, run_id, "s", [point], position=0, next_position=1)
+    [series] = service.metrics(run_id, names=None, most=100).series
+    assert series.values == [shown]
+    summary = service.view(run_id).metrics["x"]
+    assert (summary.last, summary.min, summary.count) == (shown, shown, 1)
+    assert service.metrics(run_id, names=None, most=100).model_dump_json()
+
+
+def test_doubles_come_back_bit_for_bit(service: RunService, database: Database, run_id: str) -> None:
+    values = [0.1 + 0.2, 1e-310, 2**53 + 1.0, 1.7976931348623157e308, -0.0]
+    with database.write() as tx:
+        points = [MetricPoint(at=1.1, step=None, values={"x": value}) for value in values]
+        ingest(tx, run_id, "s", points, position=0, next_position=5)
+    [series] = service.metrics(run_id, names=None, most=100).series
+    assert series.values == values
+    assert series.at == [1.1] * 5
+
+
+def test_a_long_series_is_thinned_and_keeps_its_ends(service: RunService, run_id: str) -> None:
+    service.ingest(run_id, batch(0, *range(1_000)))
+    [series] = service.metrics(run_id, names=["loss"], most=50).series
+    assert 45 <= len(series.steps) <= 52
+    assert (series.steps[0], series.steps[-1]) == (0, 999)
+
+
+def test_an_unknown_metric_is_named_with_the_nearest(service: RunService, run_id: str) -> None:
+    service.ingest(run_id, batch(0, 0))
+    with pytest.raises(NotFound, match="unknown metric 'los'; did you mean 'loss'"):
+        service.metrics(run_id, names=["los"], most=10)
+
+
+def test_points_without_values_move_on_too(service: RunService, run_id: str) -> None:
+    empty = wire.MetricBatch(source="s", seq=0, points=[wire.Point(at=1.0, values={}, step=1)])
+    assert service.ingest(run_id, empty).next_seq == 1
+    assert service.metrics(run_id, names=None, most=10).series == []
+
+
+def collect(db: Database, run_id: str, folder: Path, *, drain: bool = False) -> None:
+    with db.read() as tx:
+        positions = load_positions(tx, [run_id])
+    spooled = list(read_spools(run_id, f"{run_id}.1", [str(folder)], positions, drain=drain))
+    with db.write() as tx:
+        commit_spooled(tx, spooled)
+
+
+def test_spools_are_collected_exactly_once(
+    service: RunService, database: Database, run_id: str, tmp_path: Path
+) -> None:
+    def spool(rank: int, text: str) -> None:
+        with (tmp_path / metrics_spool(rank)).open("a") as file:
+            file.write(text)
+
+    lines = [json.dumps({"t": 1_000 + n, "s": n, "m": {"loss": n}}) + "\n" for n in range(6)]
+    spool(0, lines[0] + "garbage\n" + lines[1][:7])
+    collect(database, run_id, tmp_path)
+    collect(database, run_id, tmp_path)
+    assert steps(service, run_id) == [0]
+    spool(0, lines[1][7:] + lines[2])
+    spool(1, lines[3])
+    collect(database, run_id, tmp_path)
+    spool(1, lines[4] + lines[5][:-1])
+    collect(database, run_id, tmp_path, drain=True)
+    assert sorted(step or 0 for step in steps(service, run_id)) == [0, 1, 2, 3, 4]
+
+
+def test_two_controllers_with_one_spool_cannot_both_count_it(
+    service: RunService, database: Database, run_id: str, tmp_path: Path
+) -> None:
+    (tmp_path / metrics_spool(0)).write_text('{"t": 1, "s": 1, "m": {"loss": 1}}\n')
+    first = list(read_spools(run_id, f"{run_id}.1", [str(tmp_path)], {}))
+    second = list(read_spools(run_id, f"{run_id}.1", [str(tmp_path)], {}))
+    with database.write() as tx:
+        commit_spooled(tx, first)
+    with pytest.raises(Conflict), database.write() as tx:
+        commit_spooled(tx, second)
+    assert steps(service, run_id) == [1]
+
+
+def test_a_spool_that_fills_more_than_one_read_is_drained_whole(
+    service: RunService, database: Database, run_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("windlass.controller.collecting._MOST_BYTES", 100)
+    lines = [json.dumps({"t": 1_000 + n, "s": n, "m": {"loss": n}}) + "\n" for n in range(20)]
+    (tmp_path / metrics_spool(0)).write_text("".join(lines))
+    collect(database, run_id, tmp_path)
+    assert 0 < len(steps(service, run_id)) < 20
+    collect(database, run_id, tmp_path, drain=True)
+    assert steps(service, run_id) == list(range(20))
+
+
+def test_a_line_longer_than_a_read_does_not_stop_the_spool_for_ever(
+    service: RunService, database: Database, run_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("windlass.controller.collecting._MOST_BYTES", 100)
+    (tmp_path / metrics_spool(0)).write_text("x" * 1_000 + '\n{"t": 1, "s": 5, "m": {"loss": 1}}\n')
+    for _ in range(15):
+        collect(database, run_id, tmp_path)
+    assert steps(service, run_id) == [5]

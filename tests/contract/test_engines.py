@@ -55,7 +55,7 @@ class TestLocalEngine(EngineContract):
         yield self.runs.engine
         self.runs.clean_up()
 
-    def successor(self, engine: Engine) -> Engine:
+    def successor(self, engine: Engine) -> Engine:  # noqa: ARG002
         return self.runs.open_engine(SystemClock())
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
@@ -73,5 +73,5 @@ class TestLocalEngine(EngineContract):
     def ignores_signals(self) -> tuple[str, ...]:
         return ("/bin/sh", "-c", "trap '' TERM; echo started; while :; do sleep 1; done")
 
-    def times_started(self, engine: Engine, attempt_id: str) -> int:
+    def times_started(self, engine: Engine, attempt_id: str) -> int:  # noqa: ARG002
         return self.runs.log(attempt_id).count(" o started")

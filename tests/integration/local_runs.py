@@ -31,10 +31,11 @@ class LocalRuns:
     def __init__(self, folder: Path, *, nodes: int = 1, preimport: Sequence[str] = ()) -> None:
         self.home = folder / "home"
         self.work = folder / "work"
-        self.work.mkdir()
+        self.work.mkdir(parents=True)
         self.nodes = nodes
         self._preimport = tuple(preimport)
-        self._happened = threading.Event()
+        self.happened = threading.Event()
+        self.warm_env: dict[str, str] = {}
         self._engines: list[LocalEngine] = []
         self._launched: dict[str, Launch] = {}
         self.engine = self.open_engine(SystemClock())
@@ -43,7 +44,7 @@ class LocalRuns:
         engine = LocalEngine(
             self.home,
             self.home / "blobs",
-            notify=self._happened.set,
+            notify=self.happened.set,
             clock=clock,
             nodes=self.nodes,
             preimport=self._preimport,
@@ -103,14 +104,14 @@ class LocalRuns:
             if seen.phase is Phase.ABSENT:
                 self.launch_again(attempt_id)
             assert time.monotonic() < deadline, f"still {seen.phase} after {PATIENCE_S} s"
-            self._happened.wait(0.02)
-            self._happened.clear()
+            self.happened.wait(0.02)
+            self.happened.clear()
 
     def run(self, *argv: str, **options: Any) -> Observation:
         return self.wait(self.start(*argv, **options))
 
     def wait_for_text(self, attempt_id: str, text: str, *, rank: int = 0) -> None:
-        wait_for(lambda: text in self.log(attempt_id, rank=rank), f"{text!r} in the log")
+        wait_for(lambda: text in self.log(attempt_id, rank=rank), f"{text!r} in the log of {attempt_id}")
 
     def node_dir(self, attempt_id: str, node: int = 0) -> Path:
         return attempt_dir(self.home, attempt_id) / f"node-{node}"
@@ -139,6 +140,18 @@ class LocalRuns:
             if record[1] == stream.encode():
                 parts.append(record[3] + (b"" if record[2] else b"\n"))
         return b"".join(parts)
+
+    def output_words(self, attempt_id: str) -> list[str]:
+        return self.log(attempt_id).split()
+
+    def make_warm(self, module: str) -> None:
+        """Have a launcher ready that has loaded `module`; scripts that import it then run in place."""
+        folder = self.work.parent / "modules"
+        folder.mkdir(exist_ok=True)
+        (folder / f"{module}.py").write_text("loaded_in = __import__('os').getpid()\n")
+        self.warm_env = {"PYTHONPATH": str(folder)}
+        self.run("python", self.script("warming.py", f"import {module}\n"), env=self.warm_env)
+        wait_for(self.warm_launcher, "the launcher to be ready")
 
     def processes(self) -> list[int]:
         """Every process that was started for an attempt of this home and still lives."""

@@ -129,10 +129,9 @@ class WarmPool:
         state = _state(self._folder, name)
         if state is not None and _is_living(state):
             return True
-        started_at = self._started_at.get(name)
-        if started_at is None or state is not None:
+        if state is not None or not _socket_path(self._folder, name).exists():
             return False
-        return time.monotonic() - started_at < _START_PATIENCE_S
+        return time.monotonic() - self._started_at.get(name, -_START_PATIENCE_S) < _START_PATIENCE_S
 
     def close(self) -> None:
         for process in self._starting:
@@ -151,6 +150,7 @@ class WarmPool:
             env = {**environment.env, kernel.MARK: kernel.MARK_PLACEHOLDER}
             self._start(name, [environment.interpreter], env, environment.interpreter, self._preimport)
         elif state is not None and state["state"] == "ready":
+            self._failures.pop(name, None)
             os.utime(_state_path(self._folder, name))
             return True
         # Not ready yet. A script that needs the modules waits for them here, where they are loaded once for all
@@ -161,11 +161,11 @@ class WarmPool:
         self, name: str, command: list[str], env: Mapping[str, str], interpreter: str, preimport: Sequence[str]
     ) -> None:
         """The socket is listening before the interpreter is even loaded: requests wait in its backlog."""
-        if name in self._started_at:
+        path = _socket_path(self._folder, name)
+        if path.exists():  # one that leaves by itself takes it along
             self._failures[name] += 1
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._logs.mkdir(parents=True, exist_ok=True)
-        path = self._folder / f"{name}.sock"
         for stale in (path, _state_path(self._folder, name)):
             stale.unlink(missing_ok=True)
         with socket.socket(socket.AF_UNIX) as listener, open(self._logs / f"{name}.log", "ab") as log:
@@ -191,7 +191,7 @@ class WarmPool:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(_HANDOVER_TIMEOUT_S)
             try:
-                connection.connect(str(self._folder / f"{name}.sock"))
+                connection.connect(str(_socket_path(self._folder, name)))
                 connection.sendall(request)
             except OSError:
                 return False  # it has just gone, or has more to do than it can queue
@@ -229,6 +229,10 @@ def stop_launchers(home: Path) -> None:
 
 def _folder(home: Path) -> Path:
     return socket_dir(home) / "warm"
+
+
+def _socket_path(folder: Path, name: str) -> Path:
+    return folder / f"{name}.sock"
 
 
 def _state_path(folder: Path, name: str) -> Path:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 _RANK_PREFIX = re.compile(r"^(\[(default|rank|node)?\d+\]:\s?)+")
 _HEADER = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^\s+File "(?P<file>[^"]*)", line (?P<line>\d+)(, in (?P<function>.+))?$')
-_ERROR = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(: (?P<message>.*))?$")
+_ERROR = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(:( (?P<message>.*))?)?$")
 _LIBRARY = re.compile(r"(/site-packages/|/dist-packages/|/lib(64)?/python\d|^<)")
 _VARYING = (
     (re.compile(r"0x[0-9a-fA-F]+"), "<address>"),

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from windlass.agent.environ import global_rank, rank_environment
+
+
+def plan(**changes: Any) -> dict[str, Any]:
+    return {
+        "run_id": "r-1",
+        "attempt_id": "r-1.2",
+        "attempt": 2,
+        "node_rank": 1,
+        "nnodes": 2,
+        "node_name": "b",
+        "node_names": ["a", "b"],
+        "node_addrs": ["10.0.0.1", "10.0.0.2"],
+        "node_gpus": 0,
+        "node_dir": "/home/runs/r-1/attempts/2/node-1",
+        "run_dir": "/home/runs/r-1",
+        "workers_per_node": 4,
+        "self_launching": False,
+        "env": {},
+        "gpu_indices": [],
+        "master_addr": "10.0.0.1",
+        "master_port": 29500,
+        **changes,
+    }
+
+
+def test_the_rank_table() -> None:
+    env = rank_environment(plan(), 3)
+    assert {name: env[name] for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK")} == {
+        "RANK": "7",
+        "LOCAL_RANK": "3",
+        "WORLD_SIZE": "8",
+        "LOCAL_WORLD_SIZE": "4",
+        "GROUP_RANK": "1",
+    }
+    assert (env["MASTER_ADDR"], env["MASTER_PORT"], env["NODE_RANK"]) == ("10.0.0.1", "29500", "1")
+    assert (env["WINDLASS_RANK"], env["WINDLASS_NODE_ID"]) == ("7", "r-1.2/1")
+
+
+def test_a_launcher_of_its_own_gets_what_torchrun_reads_and_no_rank() -> None:
+    env = rank_environment(plan(self_launching=True), 0)
+    assert not {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "OMP_NUM_THREADS"} & set(env)
+    assert {name: env[f"PET_{name}"] for name in ("NNODES", "NPROC_PER_NODE", "NODE_RANK", "MASTER_PORT")} == {
+        "NNODES": "2",
+        "NPROC_PER_NODE": "4",
+        "NODE_RANK": "1",
+        "MASTER_PORT": "29500",
+    }
+    assert env["WINDLASS_RANK"] == "1"
+    assert global_rank(plan(self_launching=True), 0) == 1
+
+
+def test_frameworks_find_each_other() -> None:
+    env = rank_environment(plan(workers_per_node=1), 0)
+    assert json.loads(env["TF_CONFIG"]) == {
+        "cluster": {"worker": ["10.0.0.1:29501", "10.0.0.2:29502"]},
+        "task": {"type": "worker", "index": 1},
+    }
+    assert env["JAX_COORDINATOR_ADDRESS"] == "10.0.0.1:29500"
+    assert (env["JAX_NUM_PROCESSES"], env["JAX_PROCESS_ID"]) == ("2", "1")
+
+
+def test_a_lone_process_has_no_cluster() -> None:
+    env = rank_environment(plan(nnodes=1, node_rank=0, workers_per_node=1), 0)
+    assert "TF_CONFIG" not in env
+    assert "OMP_NUM_THREADS" not in env
+
+
+def test_gpus_are_shown_hidden_or_left_alone() -> None:
+    assert rank_environment(plan(gpu_indices=[2, 5], node_gpus=8), 0)["CUDA_VISIBLE_DEVICES"] == "2,5"
+    assert rank_environment(plan(node_gpus=8), 0)["CUDA_VISIBLE_DEVICES"] == ""
+    assert "CUDA_VISIBLE_DEVICES" not in rank_environment(plan(), 0)
+
+
+def test_the_user_wins_over_conveniences_but_not_over_identity() -> None:
+    own = {"OMP_NUM_THREADS": "8", "PYTHONUNBUFFERED": "", "SM_HPS": "mine", "RANK": "99", "MASTER_PORT": "1"}
+    env = rank_environment(plan(env=own), 0)
+    assert (env["OMP_NUM_THREADS"], env["PYTHONUNBUFFERED"], env["SM_HPS"]) == ("8", "", "mine")
+    assert (env["RANK"], env["MASTER_PORT"]) == ("4", "29500")
+
+
+def test_sagemaker_names() -> None:
+    env = rank_environment(plan(env={"WINDLASS_PARAMS": '{"lr":0.1}'}, gpu_indices=[0], node_gpus=1), 0)
+    assert env["SM_HPS"] == '{"lr":0.1}'
+    assert env["SM_MODEL_DIR"] == "/home/runs/r-1/model"
+    assert (env["SM_NUM_GPUS"], env["SM_CURRENT_HOST"], json.loads(env["SM_HOSTS"])) == ("1", "b", ["a", "b"])

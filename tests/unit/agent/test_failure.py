@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from windlass.agent.failure import Failure, describe_failure, last_python_error, normalised
+
+TRACEBACK = """some output
+Traceback (most recent call last):
+  File "/work/train.py", line 12, in <module>
+    main()
+    ~~~~^^
+  File "/work/train.py", line 8, in main
+    fit(lr=0.1)
+  File "/venv/lib/python3.11/site-packages/lib/fit.py", line 99, in fit
+    raise ValueError(f"bad lr {lr} at {id(self):#x}")
+ValueError: bad lr 0.1 at 0x7f12
+"""
+
+
+def failed(stderr: str, *, code: int | None = 1, number: int | None = None, oom: bool = False) -> Failure:
+    return describe_failure(rank=3, exit_code=code, signal_number=number, stderr_tail=stderr.encode(), kernel_oom=oom)
+
+
+def test_the_error_and_the_innermost_line_of_ones_own() -> None:
+    found = failed(TRACEBACK)
+    assert found.reason == "exit_code"
+    assert found.message == "ValueError: bad lr 0.1 at 0x7f12 (train.py:8)"
+
+
+def test_equal_failures_have_equal_fingerprints() -> None:
+    first = failed(TRACEBACK)
+    again = failed(TRACEBACK.replace("0x7f12", "0x7fff").replace("lr 0.1", "lr 0.25").replace("/work/", "/other/"))
+    other_line = failed(TRACEBACK.replace("line 8", "line 9"))
+    other_type = failed(TRACEBACK.replace("ValueError", "KeyError"))
+    assert first.fingerprint == again.fingerprint
+    assert len({first.fingerprint, other_line.fingerprint, other_type.fingerprint}) == 3
+
+
+def test_the_last_of_several_errors_counts() -> None:
+    text = TRACEBACK + "\nDuring handling of the above exception, another exception occurred:\n\n"
+    text += TRACEBACK.replace("ValueError: bad lr", "RuntimeError: worse")
+    error = last_python_error(text)
+    assert error is not None
+    assert error.type == "RuntimeError"
+
+
+def test_prefixes_of_ranks_and_relays_of_torchrun_are_seen_through() -> None:
+    prefixed = "".join(f"[rank1]: {line}\n" for line in TRACEBACK.splitlines())
+    relay = TRACEBACK.replace("ValueError: bad lr 0.1 at 0x7f12", "torch.errors.ChildFailedError:")
+    assert failed(prefixed + relay).message == "ValueError: bad lr 0.1 at 0x7f12 (train.py:8)"
+    assert failed(relay).message.startswith("torch.errors.ChildFailedError")
+
+
+def test_an_error_without_message() -> None:
+    text = 'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n    assert 0\nAssertionError\n'
+    assert failed(text).message == "AssertionError (a.py:1)"
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        "MemoryError",
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
+        "torch.cuda.OutOfMemoryError: gone",
+        "RuntimeError: CUDA out of memory.",
+        "RuntimeError: [enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory: you tried",
+    ],
+)
+def test_running_out_of_memory_in_python(last: str) -> None:
+    assert failed(TRACEBACK.replace("ValueError: bad lr 0.1 at 0x7f12", last)).reason == "oom"
+
+
+def test_a_handled_error_is_not_the_reason_for_another_exit_code() -> None:
+    found = failed(TRACEBACK + "giving up\n", code=3)
+    assert found.message == "rank 3 exited with code 3: giving up"
+
+
+def test_exit_codes_with_and_without_last_words() -> None:
+    assert failed("", code=2).message == "rank 3 exited with code 2"
+    same = failed("cannot open port 1234\n", code=2), failed("cannot open port 9999\n\n", code=2)
+    assert same[0].fingerprint == same[1].fingerprint
+    assert same[0].fingerprint != failed("", code=2).fingerprint
+
+
+def test_signals() -> None:
+    crash = failed("Fatal error\n", code=None, number=signal.SIGSEGV)
+    assert (crash.reason, crash.message) == ("signal", "rank 3 was killed by SIGSEGV: Fatal error")
+    assert crash.fingerprint is not None
+    killed = failed("last words\n", code=None, number=signal.SIGKILL)
+    assert killed == Failure("signal", "rank 3 was killed by SIGKILL", None)
+    assert failed("", code=None, number=signal.SIGKILL, oom=True).reason == "oom"
+    assert failed("", code=None, number=signal.SIGSEGV, oom=True).reason == "signal"
+
+
+def test_broken_tracebacks_are_no_tracebacks() -> None:
+    assert last_python_error("Traceback (most recent call last):\n") is None
+    assert last_python_error("Traceback (most recent call last):\n  File broken\n%%% what\n") is None
+    assert last_python_error("") is None
+
+
+def test_what_varies_is_left_out() -> None:
+    assert normalised("pid 12 at 0xdeadbeef in /tmp/x9/y: deadbeef01") == "pid <n> at <address> in <path>: <hex>"

@@ -118,7 +118,7 @@ def test_one_key_makes_one_run(client: windlass.Client, code: Path) -> None:
 
 
 def test_secrets_reach_the_run_and_nothing_else(client: windlass.Client, code: Path) -> None:
-    command = 'test ${#KEY} = 8 && echo "it is $KEY"'
+    command = 'test $${#KEY} = 8 && echo "it is $KEY"'
     run = client.submit(command=command, code=code, secrets={"KEY": "hunter22"}).wait(60)
     assert run.state == "succeeded"
     assert [line.text for line in run.logs()] == ["it is ***"]

@@ -1,0 +1,209 @@
+"""What is shown: charts, tables, log lines, the pane with its staying rows, and the status line."""
+
+from __future__ import annotations
+
+import io
+import math
+
+import pytest
+
+from windlass.cli.charts import bar, braille, number, resample, sparkline
+from windlass.cli.loglines import LogFormatter
+from windlass.cli.pane import Pane, clip
+from windlass.cli.status import Status, clock, main_metric
+from windlass.cli.terminal import Cell, Paint, cells, fit, table
+from windlass.wire.runs import LogLine
+
+PLAIN = Paint(False)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def line(text: str, *, rank: int = 0, stream: str = "stdout", partial: bool = False, at: float = 0.0) -> LogLine:
+    return LogLine(at=at, attempt=1, rank=rank, stream=stream, text=text, partial=partial)
+
+
+def test_sparklines() -> None:
+    assert sparkline([3, 2, 1]) == "█▅▁"
+    assert sparkline([1, 1]) == "▁▁"
+    assert sparkline([1, math.nan, 2]) == "▁×█"
+    assert sparkline([math.nan]) == "×"
+    assert sparkline([]) == ""
+    assert len(sparkline(list(range(1000)), 24)) == 24
+
+
+def test_resampling_keeps_what_is_no_number_apart() -> None:
+    assert resample([1, 3, math.nan, math.nan], 2)[0] == 2
+    assert math.isnan(resample([1, 3, math.nan, math.nan], 2)[1])
+    assert resample([1, math.inf, 5, 7], 2) == [1, 6]
+
+
+@pytest.mark.parametrize(("fraction", "shown"), [(0, "░░░░"), (1, "████"), (0.5, "██░░"), (0.53, "██▏░"), (7, "████")])
+def test_bars(fraction: float, shown: str) -> None:
+    assert bar(fraction, 4) == shown
+
+
+def test_braille_charts_stay_inside_their_frame() -> None:
+    rising = braille([0, 1, 2, 3, 4, 5, 6, 7], 4, 2)
+    assert [len(row) for row in rising] == [4, 4]
+    assert rising[0].strip()
+    assert rising[1][0] != " "
+    assert rising[1][3] == " "
+    flat = braille([1.0] * 50, 10, 3)
+    assert (flat[0].strip(), flat[2].strip(), flat[1].count(" ")) == ("", "", 0)
+    # A level that stays at the top must not wrap round to the bottom.
+    top = braille([0, 5, 5, 5], 2, 2)
+    assert top[1][1] == " "
+    assert braille([], 3, 1) == ["   "]
+    assert braille([math.nan, 1, math.nan], 3, 1) != ["   "]
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(2.0, "2"), (0.123456, "0.1235"), (1e-7, "1e-07"), (math.nan, "nan"), (-math.inf, "-inf"), (None, "nan")],
+)
+def test_numbers(value: float | None, shown: str) -> None:
+    assert number(value) == shown
+
+
+def test_fitting_counts_columns_not_characters() -> None:
+    assert cells("日本") == 4
+    assert fit("日本語", 4) == "日…"
+    assert fit("hello", 5) == "hello"
+    assert fit("hello", 4) == "hel…"
+    assert clip("\x1b[31mred\x1b[0m and more", 5) == "\x1b[31mred\x1b[0m a\x1b[0m"
+
+
+def test_tables_are_whole_in_a_pipe_and_fit_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [["r-1", "a-very-long-name-of-a-run", Cell("failed", ("red",))]]
+    assert table(("ID", "NAME", "STATE"), rows, flexible=1, stream=io.StringIO()).splitlines() == [
+        "ID   NAME                       STATE",
+        "r-1  a-very-long-name-of-a-run  failed",
+    ]
+    monkeypatch.setenv("COLUMNS", "24")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert table(("ID", "NAME", "STATE"), rows, flexible=1, stream=Terminal()).splitlines() == [
+        "ID   NAME         STATE",
+        "r-1  a-very-lon…  failed",
+    ]
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setenv("TERM", "xterm")
+    assert "\x1b[31mfailed\x1b[0m" in table(("ID", "NAME", "STATE"), rows, flexible=1, stream=Terminal())
+
+
+def test_unfinished_lines_are_put_together_per_rank_and_stream() -> None:
+    formatter = LogFormatter(paint=PLAIN, ranks=True)
+    assert formatter.feed(line("load", partial=True)) is None
+    assert formatter.unfinished == "[0] load"
+    assert formatter.feed(line("other", rank=1)) is not None
+    finished = formatter.feed(line("ing done"))
+    assert finished is not None
+    assert finished.text == "[0] loading done"
+    assert formatter.unfinished == ""
+    formatter.feed(line("never ends", rank=1, stream="stderr", partial=True))
+    assert [(shown.stream, shown.text) for shown in formatter.drain()] == [("stderr", "[1] never ends")]
+    assert formatter.drain() == []
+
+
+def test_of_a_progress_bar_the_newest_state_is_shown() -> None:
+    formatter = LogFormatter(paint=PLAIN, ranks=False)
+    for percent in range(0, 100, 10):
+        formatter.feed(line(f"\r{percent}%", partial=True))
+    assert formatter.unfinished == "90%"
+    finished = formatter.feed(line("\r100%"))
+    assert finished is not None
+    assert finished.text == "100%"
+    windows = formatter.feed(line("a line of another system\r"))
+    assert windows is not None
+    assert windows.text == "a line of another system"
+
+
+def test_escapes_that_would_tear_the_display_are_left_out() -> None:
+    formatter = LogFormatter(paint=Paint(True), ranks=False)
+    shown = formatter.feed(line("\x1b[2J\x1b[1A\x1b[31mred\x1b[0m\x1b]0;title\x07!"))
+    assert shown is not None
+    assert shown.text == "\x1b[31mred\x1b[0m!\x1b[0m"
+    kept = LogFormatter(paint=PLAIN, ranks=False, terminal=False).feed(line("\x1b[2Jx"))
+    assert kept is not None
+    assert kept.text == "\x1b[2Jx"
+
+
+def test_colours_of_ranks_and_streams() -> None:
+    formatter = LogFormatter(paint=Paint(True), ranks=True)
+    shown = [formatter.feed(line("x", rank=rank, stream=stream)) for rank, stream in ((0, "stdout"), (1, "stderr"))]
+    assert [item.text if item else "" for item in shown] == [
+        "\x1b[36m[0]\x1b[0m x",
+        "\x1b[32m[1]\x1b[0m \x1b[2;31mx\x1b[0m",
+    ]
+
+
+def test_timestamps() -> None:
+    shown = LogFormatter(paint=PLAIN, ranks=False, timestamps=True).feed(line("x", at=1_700_000_000.25))
+    assert shown is not None
+    assert shown.text.endswith(".250 x")
+
+
+def test_the_staying_rows_stay_below_what_scrolls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "10")
+    out = Terminal()
+    pane = Pane(live=True, out=out)
+    pane.show([("stdout", "one")], ["bar", "status is longer than that"])
+    assert out.getvalue() == "one\nbar\nstatus is\x1b[0m"
+    out.truncate(0)
+    out.seek(0)
+    pane.show([], ["bar", "status is longer than that"])
+    assert out.getvalue() == ""  # nothing has changed
+    pane.show([("stderr", "two")], [])
+    assert out.getvalue() == "\r\x1b[2K\x1b[1A\r\x1b[2Ktwo\n"
+    pane.clear()
+    assert out.getvalue().endswith("two\n")
+
+
+def test_in_a_pipe_each_stream_goes_to_its_own() -> None:
+    out, err = io.StringIO(), io.StringIO()
+    pane = Pane(live=False, out=out, err=err)
+    pane.show([("stdout", "one"), ("stderr", "two"), ("stdout", "three")], ["status"])
+    pane.clear()
+    assert (out.getvalue(), err.getvalue()) == ("one\nthree\n", "two\n")
+
+
+def status(**changes: object) -> Status:
+    made = Status(state="running", started_at=100.0, submitted_at=90.0)
+    for name, value in changes.items():
+        setattr(made, name, value)
+    return made
+
+
+def test_the_status_line_says_the_most_important_first() -> None:
+    full = status(
+        progress={"step": 50, "total": 200, "eta_s": 83.0},
+        metrics={"acc": 0.1, "loss": 2.0},
+        usage={"cpu_percent": 198.0, "rss_bytes": 812_000_000},
+        attempts=2,
+    )
+    wide = full.line(PLAIN, 120, 107.0)
+    assert wide[2:] == (
+        "running  0:07  █████░░░░░░░░░░░░░░░  50/200  loss 2  eta 1:23  cpu 198%  mem 812 MB  attempt 2"
+    )
+    for width in range(20, 120):
+        assert cells(full.line(PLAIN, width, 107.0)) <= width
+    assert "loss 2" in full.line(PLAIN, 50, 107.0)
+
+
+def test_the_status_line_of_other_states() -> None:
+    assert "queued  0:10  waits for 1 GPU" in status(state="queued", waiting_for="waits for 1 GPU").line(
+        PLAIN, 80, 100.0
+    )
+    assert status(cancelling=True).line(PLAIN, 80, 101.0)[2:] == "cancelling  0:01"
+    assert "reconnecting" in status(connected=False).line(PLAIN, 80, 101.0)
+    assert "step 1,234" in status(progress={"step": 1234, "total": None}).line(PLAIN, 80, 101.0)
+
+
+def test_clocks_and_the_main_metric() -> None:
+    assert [clock(seconds) for seconds in (-1, 7.9, 754, 3723)] == ["0:00", "0:07", "12:34", "1:02:03"]
+    assert main_metric({"acc": 1, "train/loss": 2}) == "train/loss"
+    assert main_metric({"acc": 1, "f1": 2}) == "acc"
+    assert main_metric({}) is None

@@ -1,0 +1,170 @@
+"""Exactly one active controller, on each kind of database, with time in the test's hands."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from sqlalchemy import select, update
+
+from windlass.controller.lease import TTL_S, Lease, LeaseLost, controller_state, leases
+from windlass.db.database import Database
+from windlass.testing.clock import FakeClock
+
+
+def lease(clock: FakeClock) -> Lease:
+    return Lease("controller", monotonic=clock.monotonic)
+
+
+def beat(db: Database, holder: Lease) -> None:
+    with db.write() as tx:
+        holder.beat(tx)
+
+
+def move_elsewhere(db: Database) -> None:
+    """As if the holder were on another machine, where nobody can see whether its process lives."""
+    with db.write() as tx:
+        tx.execute(update(leases).values(host="elsewhere"))
+
+
+def test_the_first_gets_it_and_keeps_it(database: Database, clock: FakeClock) -> None:
+    first, second = lease(clock), lease(clock)
+    assert first.acquire(database)
+    assert first.acquire(database)
+    assert not second.acquire(database)
+
+
+def test_of_many_that_come_together_exactly_one_gets_it(database: Database, clock: FakeClock) -> None:
+    start = threading.Barrier(12)
+
+    def race(_number: int) -> bool:
+        mine = lease(clock)
+        start.wait()
+        return mine.acquire(database)
+
+    with ThreadPoolExecutor(12) as pool:
+        assert sum(pool.map(race, range(12))) == 1
+
+
+def test_of_many_that_wait_exactly_one_takes_over(database: Database, clock: FakeClock) -> None:
+    first = lease(clock)
+    first.acquire(database)
+    move_elsewhere(database)
+    standbys = [lease(clock) for _ in range(8)]
+    assert not any(standby.acquire(database) for standby in standbys)
+    clock.advance(TTL_S)
+    start = threading.Barrier(8)
+
+    def race(standby: Lease) -> bool:
+        start.wait()
+        return standby.acquire(database)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(race, standbys)) == 1
+
+
+def test_a_standby_takes_over_when_the_beat_has_stood_still(database: Database, clock: FakeClock) -> None:
+    first, second = lease(clock), lease(clock)
+    first.acquire(database)
+    move_elsewhere(database)
+    for _ in range(5):
+        clock.advance(TTL_S - 0.1)
+        beat(database, first)
+        assert not second.acquire(database)
+    clock.advance(TTL_S - 0.1)
+    assert not second.acquire(database)
+    clock.advance(0.1)
+    assert second.acquire(database)
+
+
+def test_a_standby_that_has_just_come_waits_a_whole_while(database: Database, clock: FakeClock) -> None:
+    """It cannot know how long the beat has stood still before it looked."""
+    lease(clock).acquire(database)
+    move_elsewhere(database)
+    clock.advance(1_000)
+    late = lease(clock)
+    assert not late.acquire(database)
+    clock.advance(TTL_S)
+    assert late.acquire(database)
+
+
+def test_one_that_was_replaced_cannot_write_any_more(database: Database, clock: FakeClock) -> None:
+    first, second = lease(clock), lease(clock)
+    first.acquire(database)
+    move_elsewhere(database)
+    second.acquire(database)
+    clock.advance(TTL_S)
+    second.acquire(database)
+    with pytest.raises(LeaseLost, match="held by another controller"), database.write() as tx:
+        first.beat(tx)
+    assert not first.acquire(database)
+    beat(database, second)
+
+
+def _write_then_beat(db: Database, holder: Lease) -> None:
+    with db.write() as tx:
+        tx.execute(update(leases).values(host="changed"))
+        holder.beat(tx)
+
+
+def test_what_was_written_with_a_lost_lease_is_undone(database: Database, clock: FakeClock) -> None:
+    first, second = lease(clock), lease(clock)
+    first.acquire(database)
+    first.give_up(database)
+    assert second.acquire(database)
+    with pytest.raises(LeaseLost):
+        _write_then_beat(database, first)
+    with database.read() as tx:
+        assert tx.execute(select(leases.c.host)).scalar_one() != "changed"
+
+
+def test_a_lease_that_was_given_up_is_free_at_once(database: Database, clock: FakeClock) -> None:
+    first, second = lease(clock), lease(clock)
+    first.acquire(database)
+    first.give_up(database)
+    assert second.acquire(database)
+    first.give_up(database)  # not its own any more: nothing happens
+    beat(database, second)
+
+
+def test_a_dead_holder_on_this_machine_is_replaced_at_once(database: Database, clock: FakeClock) -> None:
+    first, second = lease(clock), lease(clock)
+    first.acquire(database)
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    with database.write() as tx:
+        tx.execute(update(leases).values(pid=ended.pid, pid_start=1))
+    assert second.acquire(database)
+
+
+def test_a_pid_that_is_used_again_is_not_the_holder(database: Database, clock: FakeClock) -> None:
+    first, second = lease(clock), lease(clock)
+    first.acquire(database)
+    with database.write() as tx:
+        tx.execute(update(leases).values(pid_start=leases.c.pid_start - 1))
+    assert second.acquire(database)
+
+
+def test_two_in_one_process_are_two(database: Database, clock: FakeClock) -> None:
+    """The pid tells nothing then; only the beat does."""
+    first, second = lease(clock), lease(clock)
+    assert first.holder != second.holder
+    first.acquire(database)
+    assert not second.acquire(database)
+
+
+def test_the_state_of_the_controller(database: Database, clock: FakeClock) -> None:
+    first, second = lease(clock), lease(clock)
+
+    def state(holder: str | None) -> str:
+        with database.read() as tx:
+            return controller_state(tx, "controller", holder)
+
+    assert state(first.holder) == "absent"
+    first.acquire(database)
+    assert (state(first.holder), state(second.holder), state(None)) == ("active", "standby", "active")
+    first.give_up(database)
+    assert state(first.holder) == "absent"

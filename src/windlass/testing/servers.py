@@ -25,7 +25,7 @@ _LOOK_EVERY_S = 0.01
 
 @dataclass(slots=True, kw_only=True)
 class ServerProcess:
-    """A running `python -m windlass.server`; `log` is what it wrote to its standard streams."""
+    """A running server process; `log` is what it wrote to its standard streams."""
 
     home: Path
     process: subprocess.Popen[bytes]
@@ -54,12 +54,19 @@ class ServerProcess:
 
 
 def start_server(
-    home: Path, *, arguments: Sequence[str] = (), environ: Mapping[str, str] | None = None, timeout_s: float = 60.0
+    home: Path,
+    *,
+    arguments: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
+    timeout_s: float = 60.0,
+    module: str = "windlass.server",
 ) -> ServerProcess:
-    """Start a server for `home` on a free port and wait until it answers. The caller ends it; see `running_server`."""
+    """Start a server for `home` on a free port and wait until it answers. The caller ends it; see `running_server`.
+
+    `module` is another composition of a server, with the same options."""
     home.mkdir(parents=True, exist_ok=True)
     log = home.with_name(f"{home.name}.server.log")
-    command = [sys.executable, "-m", "windlass.server", "--home", str(home), "--port", "0", *arguments]
+    command = [sys.executable, "-m", module, "--home", str(home), "--port", "0", *arguments]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("WINDLASS_")}
     began = time.monotonic()
     with log.open("ab") as output:
@@ -85,11 +92,15 @@ def start_server(
 
 @contextlib.contextmanager
 def running_server(
-    home: Path, *, arguments: Sequence[str] = (), environ: Mapping[str, str] | None = None
+    home: Path,
+    *,
+    arguments: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
+    module: str = "windlass.server",
 ) -> Iterator[ServerProcess]:
     """A server whose processes, and those of its runs, are all gone when the block ends."""
     try:
-        server = start_server(home, arguments=arguments, environ=environ)
+        server = start_server(home, arguments=arguments, environ=environ, module=module)
         try:
             yield server
         finally:

@@ -1,0 +1,203 @@
+"""How many steps a second does a training loop make under Windlass, over the same loop bare?
+
+Three processes of the same script are alive at once, one under Windlass and two bare ones, and only one of them steps
+at a time, in windows that alternate. The two bare ones against each other show what the method cannot tell apart.
+While a bare one steps, every process of Windlass is stopped: work it has put off counts against Windlass, not for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TextIO
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also as `python bench/overhead.py`
+
+from bench.harness import BIN, Figure, Report, Table, finish, median_interval, options, tell, workspace
+from windlass.testing.servers import ServerProcess, processes_of, running_server
+
+SCRIPT = Path(__file__).resolve().parent / "programs" / "training_loop.py"
+WINDOW_S = 0.5
+ARMS = ("bare", "windlass", "bare again")
+
+
+@dataclass(slots=True, kw_only=True)
+class Loop:
+    """One process of the script, and the two ends of its pipes that are ours."""
+
+    folder: Path
+    process: subprocess.Popen[bytes]
+    go: TextIO
+    done: TextIO
+
+    def steps_per_s(self, window_s: float) -> float:
+        self.go.write(f"{window_s}\n")
+        self.go.flush()
+        steps, took = self.done.readline().split()
+        return int(steps) / float(took)
+
+
+@contextlib.contextmanager
+def running_loop(folder: Path, command: Sequence[str], *, home: Path) -> Iterator[Loop]:
+    folder.mkdir()
+    for name in ("go", "done"):
+        os.mkfifo(folder / name)
+    environ = {**os.environ, "WINDLASS_HOME": str(home)}
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [*command, str(folder)], env=environ, cwd=SCRIPT.parent, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        )
+    try:
+        # Opening waits for the other side, which does so once it has loaded torch and made its first steps.
+        with open(folder / "go", "w") as go, open(folder / "done") as done:
+            yield Loop(folder=folder, process=process, go=go, done=done)
+        if process.wait(60) != 0:
+            raise RuntimeError(f"{command} exited with {process.returncode}:\n{(folder / 'log').read_text()[-2000:]}")
+    finally:
+        process.kill()
+        process.wait()
+
+
+@dataclass(slots=True, kw_only=True)
+class Rates:
+    """Steps a second of one trio of processes, window by window."""
+
+    bare: list[float] = field(default_factory=list)
+    windlass: list[float] = field(default_factory=list)
+    again: list[float] = field(default_factory=list)
+
+    def ratios(self) -> list[float]:
+        """Each window under Windlass over the mean of the bare ones on both sides of it."""
+        return [
+            ours / ((before + after) / 2)
+            for before, ours, after in zip(self.bare, self.windlass, self.again, strict=True)
+        ]
+
+    def noise(self) -> list[float]:
+        return [after / before for before, after in zip(self.bare, self.again, strict=True)]
+
+
+def measure(folder: Path, server: ServerProcess, *, windows: int) -> Rates:
+    home = server.home
+    bare = [sys.executable, SCRIPT.name]
+    ours = [str(BIN / "windlass"), "run", "--no-snapshot", SCRIPT.name]
+    folder.mkdir()
+    rates = Rates()
+    with (
+        running_loop(folder / "bare", bare, home=home) as first,
+        running_loop(folder / "windlass", ours, home=home) as under_windlass,
+        running_loop(folder / "again", bare, home=home) as second,
+    ):
+        follower = under_windlass.process.pid  # the command, which shows the lines as they come
+        for number in range(windows + 1):
+            # Which of the bare ones comes first alternates too: a drift of the machine is not a difference.
+            before, after = (first, second) if number % 2 else (second, first)
+            with paused(home, follower):
+                rate_before = before.steps_per_s(WINDOW_S)
+            rate = under_windlass.steps_per_s(WINDOW_S)
+            with paused(home, follower):
+                rate_after = after.steps_per_s(WINDOW_S)
+            if number == 0:
+                continue  # caches fill
+            rates.windlass.append(rate)
+            rates.bare.append(rate_before if before is first else rate_after)
+            rates.again.append(rate_after if before is first else rate_before)
+    return rates
+
+
+@contextlib.contextmanager
+def paused(home: Path, follower: int) -> Iterator[None]:
+    pids = [*processes_of(home), follower]
+    _signal(pids, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        _signal(pids, signal.SIGCONT)
+
+
+def _signal(pids: Sequence[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def check_record(server: ServerProcess) -> str:
+    """The figure counts only if Windlass did its work meanwhile: lines, points and samples are on record."""
+    with server.client() as client:
+        run = client.get("/api/runs", params={"limit": 1}).raise_for_status().json()["runs"][0]
+        view = client.get(f"/api/runs/{run['id']}").raise_for_status().json()
+        lines = client.get(f"/api/runs/{run['id']}/logs", params={"tail": 1}).raise_for_status().json()["lines"]
+    points = view["metrics"]["loss"]["count"]
+    if view["state"] != "succeeded" or f"step {points}:" not in lines[-1]["text"] or not view["usage"]:
+        raise RuntimeError(f"the record is not whole: {view['state']}, {points} points, last line {lines}")
+    return f"{points} lines and {2 * points} metric points"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = options(__doc__)
+    parser.add_argument("--windows", type=int, help="windows of each trio of processes")
+    parser.add_argument("--trios", type=int, help="how often the processes are started anew")
+    given = parser.parse_args(arguments)
+    windows = given.windows or (24 if given.quick else 60)
+    trios = given.trios or (3 if given.quick else 9)
+    measured, recorded = [], []
+    with workspace() as folder, running_server(folder / "home") as server:
+        for number in range(1, trios + 1):
+            rates = measure(folder / f"trio-{number}", server, windows=windows)
+            measured.append(rates)
+            recorded.append(check_record(server))
+            tell(
+                f"trio {number}/{trios}  windlass over bare: {statistics.median(rates.ratios()):.4f}  "
+                f"bare over bare: {statistics.median(rates.noise()):.4f}"
+            )
+    finish(_report(measured, recorded, windows))
+    return 0
+
+
+def _report(measured: Sequence[Rates], recorded: Sequence[str], windows: int) -> Report:
+    rows = []
+    for words, groups in (
+        ("windlass over bare", [rates.ratios() for rates in measured]),
+        ("bare over bare (the method's own error)", [rates.noise() for rates in measured]),
+    ):
+        least, most = median_interval(groups)
+        middle = statistics.median(statistics.median(group) for group in groups)
+        rows.append([words, f"{middle:.4f}", f"{least:.4f} to {most:.4f}"])
+    value = statistics.median(statistics.median(rates.ratios()) for rates in measured)
+    speeds = [
+        [words, *(statistics.median(getattr(rates, name)) for rates in measured)]
+        for words, name in zip(ARMS, ("bare", "windlass", "again"), strict=True)
+    ]
+    return Report(
+        bench="overhead",
+        figures={"steps_ratio": Figure(value=value, target=0.995, better="higher")},
+        tables=[
+            Table(
+                title=f"Steps/s, ratio of neighbouring windows of {WINDOW_S:g} s; {len(measured)} trios of processes, "
+                f"{windows} windows each",
+                header=("ratio", "median", "95% interval (bootstrap)"),
+                rows=rows,
+            ),
+            Table(
+                title="Steps/s, medians of each trio",
+                header=("arm", *(f"trio {number + 1}" for number in range(len(measured)))),
+                rows=speeds,
+            ),
+        ],
+        notes=[
+            f"Every step prints a line and logs two metrics; a trio's run left {recorded[-1]} on record. Server, "
+            "controller, supervisor and sampling run as usual while the loop under Windlass steps, and are stopped "
+            "(SIGSTOP) while a bare one does.",
+        ],
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -21,10 +21,10 @@ from windlass import job
 
 # ---- settings: from the run's params, with defaults that fit a laptop ------------------------------------------------
 
-STEPS = int(job.params.get("steps", 300))
+STEPS = int(job.params.get("steps", 350))
 BATCH = int(job.params.get("batch", 16))  # sequences per process and step
 CONTEXT = int(job.params.get("context", 64))  # bytes the model looks back
-WIDTH = int(job.params.get("width", 128))
+WIDTH = int(job.params.get("width", 96))
 LAYERS = int(job.params.get("layers", 3))
 HEADS = 4
 LR = float(job.params.get("lr", 3e-3))

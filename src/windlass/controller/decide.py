@@ -89,15 +89,18 @@ def _end(
     run: RunRecord, exit: Exit, seen: Observation, earlier: Sequence[Exit], now: float, jitter: float
 ) -> EndAttempt:
     verdict: Succeed | Cancel | GiveUp | Retry
+    ended_at = seen.ended_at or now
+    started_at = seen.started_at
     if exit.reason is ExitReason.COMPLETED:
         verdict = Succeed()
+        started_at = ended_at if started_at is None else started_at  # what has completed must have run
     elif run.cancelling or exit.reason is ExitReason.CANCELLED:
         verdict = Cancel()
     else:
         verdict = decide_retry([*earlier, exit], run.retry_policy, jitter=jitter)
         if isinstance(verdict, Retry) and _out_of_time(run, now + verdict.after_s):
             verdict = GiveUp(why="the run's time limit would be over before another attempt")
-    return EndAttempt(exit=exit, started_at=seen.started_at, ended_at=seen.ended_at or now, verdict=verdict)
+    return EndAttempt(exit=exit, started_at=started_at, ended_at=ended_at, verdict=verdict)
 
 
 def _out_of_time(run: RunRecord, at: float) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -59,14 +59,10 @@ def logs(
 
 def _print(lines: Iterable[LogLine], formatter: LogFormatter) -> None:
     pane = Pane(live=sys.stdout.isatty())
-    for shown in _formatted(lines, formatter):
-        pane.show([shown], [formatter.unfinished] if formatter.unfinished else [])
-    pane.show([], [])
-
-
-def _formatted(lines: Iterable[LogLine], formatter: LogFormatter) -> Iterator[tuple[str, str]]:
-    for line in lines:
-        if (shown := formatter.feed(line)) is not None:
-            yield shown.stream, shown.text
-    for shown in formatter.drain():
-        yield shown.stream, shown.text
+    try:
+        for line in lines:
+            shown = formatter.feed(line)
+            finished = [(shown.stream, shown.text)] if shown is not None else []
+            pane.show(finished, [formatter.unfinished] if formatter.unfinished else [])
+    finally:
+        pane.show([(shown.stream, shown.text) for shown in formatter.drain()], [])

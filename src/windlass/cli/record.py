@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shlex
+import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from windlass.cli.charts import number, sparkline
+from windlass.cli.pane import clip
 from windlass.cli.terminal import STATE_MARKS, STATE_STYLES, Paint, cells, fit
 from windlass.core.quantities import format_duration, format_size
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
 _LABEL = 12
 _MOST_METRICS = 8
+_MOST_LINES = 6
 _FRAMEWORKS = ("torch", "jax", "tensorflow", "xgboost", "lightning", "transformers", "numpy")
 
 
@@ -29,10 +32,16 @@ class Record:
         self.lines: list[str] = []
 
     def put(self, label: str, text: str | None, *styles: str) -> None:
-        if text:
-            room = max(20, self.width - _LABEL - 2)
-            shown = self.paint(fit(text, room), *styles) if "\x1b" not in text else text
-            self.lines.append(f"  {self.paint(label.ljust(_LABEL), 'dim')}{shown}")
+        """Long text goes on in further lines; a line that has colours of its own is cut off instead."""
+        if not text:
+            return
+        room = max(20, self.width - _LABEL - 2)
+        if "\x1b" in text:
+            shown = [clip(text, room)]
+        else:
+            shown = [self.paint(line, *styles) for line in textwrap.wrap(text, room)[:_MOST_LINES]]
+        for index, line in enumerate(shown):
+            self.lines.append(f"  {self.paint((label if index == 0 else '').ljust(_LABEL), 'dim')}{line}")
 
     def put_all(self, label: str, texts: Sequence[str]) -> None:
         for index, text in enumerate(texts):
@@ -50,11 +59,12 @@ def headline(view: RunView, paint: Paint) -> str:
 def put_outcome(record: Record, view: RunView, attempts: Sequence[AttemptView]) -> None:
     if view.exit is not None and view.exit.reason != "completed":
         record.put("why", describe_exit(view.exit), "red" if view.state == "failed" else "yellow")
-    record.put_all("attempts", [_attempt_line(record.paint, attempt) for attempt in attempts])
+    brief = len(attempts) == 1  # then its reason is the run's, and stands above
+    record.put_all("attempts", [_attempt_line(record.paint, attempt, brief=brief) for attempt in attempts])
 
 
-def _attempt_line(paint: Paint, attempt: AttemptView) -> str:
-    reason = describe_exit(attempt.exit) if attempt.exit else attempt.state
+def _attempt_line(paint: Paint, attempt: AttemptView, *, brief: bool) -> str:
+    reason = describe_exit(attempt.exit, brief=brief) if attempt.exit else attempt.state
     style = "green" if attempt.exit and attempt.exit.reason == "completed" else "red" if attempt.exit else "cyan"
     took = ""
     if attempt.started_at is not None:
@@ -62,9 +72,9 @@ def _attempt_line(paint: Paint, attempt: AttemptView) -> str:
     return f"{attempt.number}  {took:>8}  {paint(reason, style)}"
 
 
-def describe_exit(exit: ExitView) -> str:
+def describe_exit(exit: ExitView, *, brief: bool = False) -> str:
     what = exit.reason.replace("_", " ")
-    if exit.message.startswith(("rank ", what)):
+    if exit.message.startswith(("rank ", what)) and not brief:
         return exit.message  # says it all
     if exit.reason == "exit_code":
         what = f"exit code {exit.exit_code}"
@@ -72,7 +82,7 @@ def describe_exit(exit: ExitView) -> str:
         what = f"signal {exit.signal}"
     if exit.rank is not None and exit.reason != "completed":
         what += f" of rank {exit.rank}"
-    return f"{what}: {exit.message}" if exit.message else what
+    return f"{what}: {exit.message}" if exit.message and not brief else what
 
 
 def put_metrics(record: Record, metrics: Mapping[str, Metric]) -> None:
@@ -93,10 +103,14 @@ def put_metrics(record: Record, metrics: Mapping[str, Metric]) -> None:
 
 
 def put_cost(record: Record, view: RunView) -> None:
-    hours = [f"{view.cost.cpu_hours:.4g} CPU hours"]
+    used = [_hours(view.cost.cpu_hours, "CPU")]
     if view.cost.gpu_hours:
-        hours.append(f"{view.cost.gpu_hours:.4g} GPU hours")
-    record.put("compute", f"{', '.join(hours)} · ${view.cost.usd:.4f}")
+        used.append(_hours(view.cost.gpu_hours, "GPU"))
+    record.put("compute", f"{', '.join(used)} · ${view.cost.usd:.4f}")
+
+
+def _hours(hours: float, of: str) -> str:
+    return f"{hours:.3f} {of} hours" if hours >= 0.005 else f"{hours * 3600:.1f} {of} seconds"
 
 
 def put_folders(record: Record, view: RunView, attempts: Sequence[AttemptView]) -> None:

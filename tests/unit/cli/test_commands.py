@@ -111,7 +111,7 @@ def test_a_detached_run_and_everything_that_can_be_asked_of_it(cli: Cli) -> None
     assert (record["id"], record["tags"], record["metrics"]["loss"]["count"]) == (run_id, {"team": "x"}, 3)
     assert record["attempt_list"][0]["exit"]["reason"] == "completed"
     shown = cli("show", run_id).stdout
-    for part in ("✓ asked", "word=w", "1 → 0.3333", "team=x", "CPU hours"):
+    for part in ("✓ asked", "word=w", "1 → 0.3333", "team=x", "CPU seconds", "completed"):
         assert part in shown
     assert "\x1b" not in shown
     assert cli.json("why", run_id)["state"] == "succeeded"

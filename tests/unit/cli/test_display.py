@@ -10,9 +10,10 @@ import pytest
 from windlass.cli.charts import bar, braille, number, resample, sparkline
 from windlass.cli.loglines import LogFormatter
 from windlass.cli.pane import Pane, clip
+from windlass.cli.record import Record, describe_exit
 from windlass.cli.status import Status, clock, main_metric
 from windlass.cli.terminal import Cell, Paint, cells, fit, table
-from windlass.wire.runs import LogLine
+from windlass.wire.runs import ExitView, LogLine
 
 PLAIN = Paint(False)
 
@@ -207,3 +208,41 @@ def test_clocks_and_the_main_metric() -> None:
     assert main_metric({"acc": 1, "train/loss": 2}) == "train/loss"
     assert main_metric({"acc": 1, "f1": 2}) == "acc"
     assert main_metric({}) is None
+
+
+def test_a_record_wraps_what_is_long_and_cuts_what_has_colours() -> None:
+    record = Record(PLAIN, 40)
+    record.put("why", "word " * 12)
+    record.put("", None)
+    assert [len(shown) <= 40 for shown in record.lines] == [True] * 3
+    assert record.lines[0].startswith("  why         word")
+    assert record.lines[1].startswith("              word")
+    coloured = Record(Paint(True), 40)
+    coloured.put("attempts", Paint(True)("x" * 100, "red"))
+    assert len(coloured.lines) == 1
+    assert "x" * 26 in coloured.lines[0]
+    assert "x" * 27 not in coloured.lines[0]
+
+
+@pytest.mark.parametrize(
+    ("exit", "words", "brief"),
+    [
+        (
+            ExitView(reason="exit_code", exit_code=3, rank=1, message="ValueError: no"),
+            "exit code 3 of rank 1: ValueError: no",
+            "exit code 3 of rank 1",
+        ),
+        (
+            ExitView(reason="exit_code", exit_code=3, rank=1, message="rank 1 exited with code 3"),
+            "rank 1 exited with code 3",
+            "exit code 3 of rank 1",
+        ),
+        (ExitView(reason="signal", signal=9, rank=0), "signal 9 of rank 0", "signal 9 of rank 0"),
+        (ExitView(reason="cancelled", message="cancelled on request"), "cancelled on request", "cancelled"),
+        (ExitView(reason="completed", rank=0), "completed", "completed"),
+        (ExitView(reason="launch_failed", message="no command 'x'"), "launch failed: no command 'x'", "launch failed"),
+    ],
+)
+def test_ends_in_words(exit: ExitView, words: str, brief: str) -> None:
+    assert describe_exit(exit) == words
+    assert describe_exit(exit, brief=True) == brief

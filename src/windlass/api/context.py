@@ -29,7 +29,8 @@ class Services:
     closing: bool = field(default=False)  # set on shutdown: streams end themselves
 
 
-def _services(request: Request) -> Services:
+# Both are `async` though they wait for nothing: plain functions would go through the thread pool for every request.
+async def _services(request: Request) -> Services:
     services: Services = request.app.state.services
     return services
 
@@ -37,7 +38,7 @@ def _services(request: Request) -> Services:
 Context = Annotated[Services, Depends(_services)]
 
 
-def require_token(request: Request, services: Context) -> None:
+async def require_token(request: Request, services: Context) -> None:
     if services.token is None:
         return
     scheme, _, given = request.headers.get("Authorization", "").partition(" ")

@@ -13,6 +13,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from sqlalchemy import Connection
+
 from windlass.controller import commit
 from windlass.controller.collecting import Spooled, commit_spooled, read_spools
 from windlass.controller.decide import (
@@ -71,7 +73,8 @@ class Controller:
         self._jitter = jitter or random.Random()
         self._wake = threading.Event()
         self._stopping = threading.Event()
-        # Conveniences only; losing them costs a repeated signal or an early refresh.
+        # Conveniences only; losing them costs a repeated signal, an early refresh or reading a run again.
+        self._live_runs: dict[str, RunRecord] = {}
         self._stops_sent: dict[str, float] = {}
         self._noted: dict[str, float] = {}
         self._next_inventory = self._next_collect = self._next_beat = 0.0
@@ -142,7 +145,7 @@ class Controller:
             attempts = store.load_live_attempts(tx)
             if not attempts:
                 return
-            runs = {run.id: run for run in store.load_runs_in(tx, store.LIVE)}
+            runs = self._load_live_runs(tx)
             earlier = {
                 a.run_id: store.load_exits(tx, runs[a.run_id]) for a in attempts if a.number > 1 and a.run_id in runs
             }
@@ -167,6 +170,8 @@ class Controller:
         """Start those whose turn it is."""
         now = self._clock.now()
         with self._db.read() as tx:
+            if not store.count_by_state(tx, store.WAITING):
+                return
             decisions = decide_placements(load_cluster_snapshot(tx, now=now))
             runs = {d.run_id: store.load_run(tx, d.run_id) for d in decisions}
         if not decisions:
@@ -194,9 +199,9 @@ class Controller:
             return
         self._next_collect = now + COLLECT_EVERY_S
         with self._db.read() as tx:
-            attempts = [attempt for attempt in store.load_live_attempts(tx) if attempt.log_dirs]
-            positions = load_positions(tx, [attempt.run_id for attempt in attempts])
-        spooled = [part for a in attempts for part in read_spools(a.run_id, a.id, a.log_dirs, positions)]
+            writing = store.load_live_log_dirs(tx)
+            positions = load_positions(tx, [run_id for run_id, _, _ in writing])
+        spooled = [part for run_id, id, folders in writing for part in read_spools(run_id, id, folders, positions)]
         if spooled:
             with self._db.write() as tx:
                 self._lease.beat(tx)
@@ -217,6 +222,16 @@ class Controller:
         with self._db.write() as tx:
             self._lease.beat(tx)
             store.mark_released(tx, [attempt_id for attempt_id, _ in ended], now=now)
+
+    def _load_live_runs(self, tx: Connection) -> dict[str, RunRecord]:
+        """Every change of a run gives it a new version, so those that have kept theirs need not be read again: with
+        a thousand live runs, parsing their specs twice a second would take the time that requests need.
+        """
+        versions = store.load_versions(tx, store.LIVE)
+        known = {run_id: run for run_id, run in self._live_runs.items() if versions.get(run_id) == run.version}
+        changed = [run_id for run_id in versions if run_id not in known]
+        self._live_runs = known | {run.id: run for run in store.load_runs(tx, changed)}
+        return self._live_runs
 
     # ---- effects -----------------------------------------------------------------------------------------------
 

@@ -58,6 +58,17 @@ def load_runs_in(tx: Connection, states: Iterable[RunState]) -> list[RunRecord]:
     return [run_from_row(row) for row in rows]
 
 
+def load_runs(tx: Connection, run_ids: Sequence[str]) -> list[RunRecord]:
+    rows = tx.execute(select(runs).where(runs.c.id.in_(list(run_ids))))
+    return [run_from_row(row) for row in rows]
+
+
+def load_versions(tx: Connection, states: Iterable[RunState]) -> dict[str, int]:
+    """The current version of every run in these states: tells whether a run is still as it was loaded before."""
+    rows = tx.execute(select(runs.c.id, runs.c.version).where(runs.c.state.in_(list(states))))
+    return {row.id: row.version for row in rows}
+
+
 def load_page(
     tx: Connection,
     *,
@@ -201,6 +212,13 @@ def load_attempts_of(tx: Connection, run_ids: Sequence[str]) -> list[AttemptReco
 def load_live_attempts(tx: Connection) -> list[AttemptRecord]:
     rows = tx.execute(select(attempts).where(attempts.c.state.in_([AttemptState.STARTING, AttemptState.RUNNING])))
     return [attempt_from_row(row) for row in rows]
+
+
+def load_live_log_dirs(tx: Connection) -> list[tuple[str, str, tuple[str, ...]]]:
+    """(run id, attempt id, folders) of live attempts that write logs and spools."""
+    live = attempts.c.state.in_([AttemptState.STARTING, AttemptState.RUNNING])
+    rows = tx.execute(select(attempts.c.run_id, attempts.c.id, attempts.c.log_dirs).where(live))
+    return [(row.run_id, row.id, tuple(row.log_dirs)) for row in rows if row.log_dirs]
 
 
 def load_unreleased(tx: Connection, *, limit: int = 500) -> list[tuple[str, str]]:

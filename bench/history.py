@@ -52,7 +52,7 @@ SPEC: dict[str, Any] = {
 
 
 def fill(database_url: str, nodes: tuple[Node, ...], *, count: int, until: float) -> list[str]:
-    """Bring the database to the current schema and insert finished runs, one a minute up to `until`. Gives their ids."""
+    """Bring the database to the current schema and insert finished runs, one a minute up to `until`. Their ids."""
     database = Database(database_url)
     try:
         migrate(database)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 import threading
 import time
@@ -18,6 +19,7 @@ from windlass.core.resources import NodeShare, Placement
 from windlass.engines.contract import Launch, Observation, Phase
 from windlass.engines.local import LocalEngine, stop_launchers
 from windlass.engines.local.plans import attempt_dir
+from windlass.engines.local.sockets import socket_dir
 
 RUN_ID = "r-bcdfghjkmn"
 PATIENCE_S = 30.0
@@ -160,7 +162,7 @@ class LocalRuns:
         return [pid for pid in kernel.all_pids() if _environ(pid).find(mark) >= 0 and here in _environ(pid)]
 
     def launchers(self) -> list[dict[str, Any]]:
-        states = [read_json(str(path)) for path in sorted(self.home.glob("warm/*.sock.json"))]
+        states = [read_json(str(path)) for path in sorted(socket_dir(self.home).glob("warm/*.sock.json"))]
         return [state for state in states if state and kernel.is_alive(state["pid"], state["pid_start"])]
 
     def warm_launcher(self) -> dict[str, Any] | None:
@@ -174,6 +176,8 @@ class LocalRuns:
         for engine in self._engines:
             engine.close()
         stop_launchers(self.home)
+        if socket_dir(self.home) != self.home:  # a folder elsewhere, because this one's path is long
+            shutil.rmtree(socket_dir(self.home))
 
 
 def wait_for(condition: Callable[[], Any], what: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import Any, Mapping
 
@@ -13,9 +14,10 @@ def ranks_per_node(plan: Plan) -> int:
     return 1 if plan["self_launching"] else int(plan["workers_per_node"])
 
 
-def node_id(attempt_id: str, node_rank: int) -> str:
-    """What processes of a node of an attempt are known by."""
-    return "%s/%d" % (attempt_id, node_rank)
+def node_id(attempt_id: str, node_rank: int, node_dir: str) -> str:
+    """What processes of a node of an attempt are known by. The folder is part of it: a copy of a home has the same
+    attempts, and must not take the original's processes for its own."""
+    return "%s/%d@%s" % (attempt_id, node_rank, hashlib.sha256(node_dir.encode()).hexdigest()[:8])
 
 
 def global_rank(plan: Plan, local_rank: int) -> int:
@@ -43,7 +45,7 @@ def _identity(plan: Plan, local_rank: int) -> dict[str, str]:
         "WINDLASS_RUN_ID": plan["run_id"],
         "WINDLASS_ATTEMPT_ID": plan["attempt_id"],
         "WINDLASS_ATTEMPT": plan["attempt"],
-        "WINDLASS_NODE_ID": node_id(plan["attempt_id"], int(plan["node_rank"])),
+        "WINDLASS_NODE_ID": node_id(plan["attempt_id"], int(plan["node_rank"]), plan["node_dir"]),
         "WINDLASS_NODE_DIR": plan["node_dir"],
         "WINDLASS_RANK": rank,
     }

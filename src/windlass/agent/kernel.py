@@ -1,6 +1,6 @@
 """What only the Linux kernel can do for us: tying a child's life to its parent's, adopting orphans, finding processes.
 
-Also the mark: every process of a node of an attempt shows WINDLASS_NODE_ID=<attempt>/<node> in its
+Also the mark: every process of a node of an attempt shows WINDLASS_NODE_ID=<attempt>/<node>@<folder> in its
 /proc/<pid>/environ, so that strays are found whoever their parent is by then.
 """
 

@@ -28,6 +28,7 @@ from .target import sees_the_difference, warm_target
 from .watch import Watch
 
 _LOWEST_PORT = 20_000
+_GIVE_UP_ROUNDS = 10  # what a process starts while it is being killed is met in the next
 
 
 def supervise(node_dir: str, secrets: Mapping[str, str], warm: WarmState | None) -> Step | None:
@@ -97,7 +98,7 @@ def _run(
     except CannotStart as problem:
         watch.abandon()
         return outcome.never_started("launch_failed", problem.message, time.time(), problem.code)
-    status.change(state="running")
+    status.change(state="running", started_at=watch.started_at)
     _notify(plan)
     watch.left_alone = surroundings.record(plan, commands[0].program, commands[0].env)
     return watch.run()
@@ -188,11 +189,12 @@ def _notify(plan: Mapping[str, Any]) -> None:
 
 def _give_up(node_dir: str, error: Exception) -> None:
     """A defect of ours or a broken disk: leave no process behind, and say so if the disk lets us."""
-    for pid in kernel.descendants(os.getpid()):
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
+    for _ in range(_GIVE_UP_ROUNDS):
+        for pid in kernel.descendants(os.getpid()):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
     message = "the supervisor failed: %s: %s" % (type(error).__name__, error)
     try:
         outcome.write(node_dir, outcome.never_started("lost", message, time.time()))

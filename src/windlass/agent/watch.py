@@ -54,14 +54,13 @@ class Watch:
         self._verdict: Verdict | None = None
         self._killed = False
         self._kill_at: float | None = None
+        self._sample_at: float | None = None
+        self._memory_at: float | None = None
+        self._timeout_at: float | None = None
         self._oom_kills = kernel.oom_kills()
         self._sampler: Sampler | None = None
-        self._started_at = time.time()
+        self.started_at = time.time()
         self.left_alone: int | None = None  # the pid of the probe, which may outlive the ranks
-        start = time.monotonic()
-        self._sample_at = start + _FIRST_SAMPLE_S
-        self._memory_at = start + _MEMORY_CHECK_S if plan["memory_limit_bytes"] else None
-        self._timeout_at = start + plan["timeout_s"] if plan["timeout_s"] else None
         # A shell does not pass signals on, so its whole group gets them; other programs look after their children,
         # and workers killed under their hands would spoil an orderly end.
         self._signals_groups = os.path.basename(plan["argv"][0]) in _SHELLS
@@ -69,9 +68,21 @@ class Watch:
     # Taking over ------------------------------------------------------------------------------------------------
 
     def add(self, rank: int, pid: int, out_fd: int, err_fd: int, log: RankLog) -> None:
+        if not self._ranks:
+            self._begin()
         self._ranks[pid] = Rank(rank=rank, pid=pid, log=log)
         for fd, stream in ((out_fd, log.out), (err_fd, log.err)):
             self._readers[fd] = self._reader(fd, stream, log)
+
+    def _begin(self) -> None:
+        """Time counts from the first rank."""
+        start = time.monotonic()
+        self.started_at = time.time()
+        self._sample_at = start + _FIRST_SAMPLE_S
+        if self._plan["memory_limit_bytes"]:
+            self._memory_at = start + _MEMORY_CHECK_S
+        if self._plan["timeout_s"]:
+            self._timeout_at = start + self._plan["timeout_s"]
 
     def abandon(self) -> None:
         """Kill what was started: the attempt cannot go on."""
@@ -93,6 +104,8 @@ class Watch:
             self._tick()
         self._kill_descendants()
         self._drain()
+        for rank in self._ranks.values():
+            rank.log.close()
         return self._outcome()
 
     # Events -----------------------------------------------------------------------------------------------------
@@ -172,7 +185,7 @@ class Watch:
         for rank in self._ranks.values():
             rank.log.flush_partials(time.time())
         now = time.monotonic()
-        if now >= self._sample_at:
+        if self._sample_at is not None and now >= self._sample_at:
             self._sample_at = now + self._plan["sample_interval_s"]
             self._sample()
         if self._memory_at is not None and now >= self._memory_at:
@@ -304,7 +317,7 @@ class Watch:
             signal_number=verdict.signal_number,
             rank=verdict.rank,
             fingerprint=verdict.fingerprint,
-            started_at=self._started_at,
+            started_at=self.started_at,
             ended_at=time.time(),
             ranks=sorted(ends, key=lambda end: int(end["rank"])),
             usage=usage,

@@ -39,7 +39,13 @@ def test_the_rank_table() -> None:
         "GROUP_RANK": "1",
     }
     assert (env["MASTER_ADDR"], env["MASTER_PORT"], env["NODE_RANK"]) == ("10.0.0.1", "29500", "1")
-    assert (env["WINDLASS_RANK"], env["WINDLASS_NODE_ID"]) == ("7", "r-1.2/1")
+    assert env["WINDLASS_RANK"] == "7"
+
+
+def test_a_copy_of_a_home_knows_its_own_processes() -> None:
+    here, there = (rank_environment(plan(node_dir=path), 0)["WINDLASS_NODE_ID"] for path in ("/a/node-1", "/b/node-1"))
+    assert here.startswith("r-1.2/1@")
+    assert here != there
 
 
 def test_a_launcher_of_its_own_gets_what_torchrun_reads_and_no_rank() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from windlass.agent.supervisor import free_port
 from windlass.core.clock import Clock
-from windlass.core.errors import StorageFull
+from windlass.core.errors import LaunchFailed, StorageFull, Unavailable
 from windlass.core.exits import Exit
 from windlass.core.resources import Node
 from windlass.engines.contract import Launch, Observation, Phase
@@ -25,6 +25,7 @@ from windlass.engines.local.warmpool import PREIMPORT, WarmPool
 _HANDOVER_PATIENCE_S = 60.0
 _START_PATIENCE_S = 10.0
 _NOBODY = ""
+_SHORT_OF = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EPIPE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,15 +78,20 @@ class LocalEngine:
         return self._measured().inventory()
 
     def launch(self, launch: Launch) -> None:
+        try:
+            self._launch(launch)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise StorageFull(f"no room on the disk of {self._home} to start {launch.attempt_id}") from error
+            if error.errno in _SHORT_OF:
+                raise Unavailable(f"this machine cannot start {launch.attempt_id} now: {error}") from error
+            raise LaunchFailed(f"cannot start {launch.attempt_id} in {self._home}: {error}") from error
+
+    def _launch(self, launch: Launch) -> None:
         seen = self._look_up(launch.attempt_id)
         first_time = seen is None
         if seen is None:
-            try:
-                seen = self._write_plans(launch)
-            except OSError as error:
-                if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                    raise StorageFull(f"no room on the disk of {self._home} to start {launch.attempt_id}") from error
-                raise
+            seen = self._write_plans(launch)
         for node in seen.nodes:
             if node.status() is not None or node.outcome() is not None:
                 continue
@@ -101,6 +107,7 @@ class LocalEngine:
             seen.asked[node.rank] = (asked, self._clock.now())
 
     def poll(self, attempt_ids: Sequence[str]) -> Mapping[str, Observation]:
+        self._pool.reap()
         return {attempt_id: self._observe(attempt_id) for attempt_id in attempt_ids}
 
     def stop(self, attempt_id: str, *, grace_s: float) -> None:

@@ -110,7 +110,7 @@ class NodeFolder:
     def _strays(self, status: Mapping[str, Any]) -> Iterator[int]:
         leader = kernel.stat(status["sid"])
         session_is_ours = leader is None or leader.start == status["pid_start"]
-        mark = node_id(self.attempt_id, self.rank)
+        mark = node_id(self.attempt_id, self.rank, str(self.path))
         for pid in kernel.all_pids():
             found = kernel.stat(pid)
             if found is None or found.state in "ZX" or found.start < status["pid_start"]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from windlass.core.errors import Unavailable
 
 _LONGEST_PATH_BYTES = 100
-_LONGEST_NAME = "warm/0123456789abcdef.sock"
+_LONGEST_NAME = "warm/plain-0123456789.sock"
 
 
 def socket_dir(home: Path) -> Path:

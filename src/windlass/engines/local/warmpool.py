@@ -31,7 +31,6 @@ from windlass.engines.local.sockets import socket_dir
 from windlass.engines.local.source import Need, decide_need, read_entry
 
 PREIMPORT = ("numpy", "torch")
-PLAIN = "plain"
 _AGENT = Path(kernel.__file__).with_name("__main__.py")
 _MOST_WARM = 4
 _MOST_FAILURES = 3
@@ -41,6 +40,17 @@ _START_PATIENCE_S = 5.0  # for an interpreter to come so far as to say who it is
 _STOP_PATIENCE_S = 3.0
 _MORE_NAMES = ("VIRTUAL_ENV", "CONDA_PREFIX", "LANG")
 _NEEDED_NAMES = ("PATH", "HOME", "USER", "TMPDIR")
+
+
+def _agent_identity() -> str:
+    """Changes with the agent's code: a launcher of an earlier version is not to be used any more."""
+    files = sorted(_AGENT.parent.glob("*.py"))
+    content = [windlass.__version__, *((str(path), path.stat().st_mtime_ns) for path in files)]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+
+
+_IDENTITY = _agent_identity()
+PLAIN = f"plain-{_IDENTITY[:10]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +64,7 @@ class WarmEnvironment:
     def name(self) -> str:
         found = os.stat(self.interpreter)
         identity = [
-            windlass.__version__,
-            str(_AGENT),
+            _IDENTITY,
             self.interpreter,
             [found.st_ino, found.st_mtime_ns],
             sorted((name, value) for name, value in self.env.items() if name not in ("PATH", "USER", "TMPDIR")),
@@ -96,7 +105,6 @@ class WarmPool:
 
     def hand_over(self, plan: Mapping[str, Any], secrets: Mapping[str, str], *, warm: bool) -> str:
         """Ask a launcher for the plan's supervisor; which one was asked. Nobody waits for it to be done."""
-        self._reap()
         environment = decide_warm_environment(plan, secrets) if warm else None
         request = _request(plan, secrets)
         if environment is not None:
@@ -199,13 +207,14 @@ class WarmPool:
 
     def _make_room(self) -> None:
         """Take the least recently used launcher out of reach; it serves what it has accepted, and leaves."""
-        states = [path for path in self._folder.glob("*.sock.json") if not path.name.startswith(f"{PLAIN}.")]
+        states = [path for path in self._folder.glob("*.sock.json") if not path.name.startswith("plain-")]
         states.sort(key=lambda path: path.stat().st_mtime)
         for path in states[: max(0, len(states) - _MOST_WARM + 1)]:
             path.with_suffix("").unlink(missing_ok=True)
             path.unlink(missing_ok=True)
 
-    def _reap(self) -> None:
+    def reap(self) -> None:
+        """What was started here leaves a process that ends at once, and its end has to be taken note of."""
         self._starting = [process for process in self._starting if process.poll() is None]
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from windlass.wire.spec import EnvName, ParamValue, RunSpec, Text
 
@@ -41,8 +42,17 @@ class Origin(Wire):
     git: GitState | None = None
 
 
+def _as_text(value: dict[str, Any]) -> dict[str, Any]:
+    """JSON can name half of a surrogate pair; no file, environment or database can hold it."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{error.object[error.start : error.end]!r} is half of a surrogate pair, not text") from error
+    return value
+
+
 class SubmitRequest(Wire):
-    spec: dict[str, Any] = Field(description="a run spec; see docs/spec.md")
+    spec: Annotated[dict[str, Any], AfterValidator(_as_text)] = Field(description="a run spec; see docs/spec.md")
     code_digest: Digest | None = Field(None, description="of a snapshot sent before")
     secrets: dict[EnvName, Text] = Field(
         default_factory=dict, description="values for the spec's secrets; never given back"

@@ -28,8 +28,9 @@ EnvName = Annotated[str, Field(pattern=ENV_NAME.pattern, max_length=200)]
 Text = Annotated[str, Field(pattern=r"^[^\x00]*$", max_length=100_000)]
 DurationS = Annotated[float, BeforeValidator(parse_duration)]
 SizeBytes = Annotated[int, BeforeValidator(parse_size), Field(le=2**60)]
-Scalar = bool | int | float | Text | None
-ParamValue = Scalar | list[Scalar] | dict[str, Scalar]
+# JSON has no infinities and no NaN, and params travel and are kept as JSON.
+Scalar = bool | int | Annotated[float, Field(allow_inf_nan=False)] | Text | None
+ParamValue = Scalar | list[Scalar] | dict[Text, Scalar]
 
 
 class Priority(StrEnum):

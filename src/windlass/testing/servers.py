@@ -1,4 +1,4 @@
-"""Real server processes for tests: started, waited for, killed or stopped, and nothing of them left behind."""
+"""Real servers for tests, in processes of their own or in a thread: started, waited for, and nothing of them left."""
 
 from __future__ import annotations
 
@@ -6,18 +6,22 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
+import uvicorn
 
 from windlass.agent import kernel
 from windlass.engines.local import stop_launchers
 from windlass.engines.local.sockets import socket_dir
+from windlass.server.compose import Parts
 from windlass.server.homefolder import read_note
 
 _LOOK_EVERY_S = 0.01
@@ -108,6 +112,26 @@ def running_server(
                 server.kill()
     finally:
         end_processes_of(home)
+
+
+@contextlib.contextmanager
+def serving(parts: Parts) -> Iterator[httpx.Client]:
+    """The application of `parts`, served over HTTP by a thread of this process, and a client that has its token."""
+    assert parts.app is not None, "a controller alone serves nothing"
+    config = uvicorn.Config(parts.app, log_config=None, lifespan="off", ws="none", timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as listening:
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        thread = threading.Thread(target=server.run, args=([listening],), name="serving")
+        thread.start()
+        headers = {"Authorization": f"Bearer {parts.services.token}"} if parts.services.token else {}
+        try:
+            with httpx.Client(base_url=url, headers=headers, timeout=30.0, trust_env=False) as client:
+                yield client
+        finally:
+            parts.services.closing = True
+            server.should_exit = True
+            thread.join()
 
 
 def end_processes_of(home: Path, *, timeout_s: float = 10.0) -> None:

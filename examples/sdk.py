@@ -8,7 +8,7 @@ from pathlib import Path
 import windlass
 
 here = Path(__file__).parent
-with windlass.Client(start=True) as client:  # starts the embedded server if none runs
+with windlass.Client() as client:  # the first submission starts the embedded server if none runs
     runs = [
         client.submit(script="hello.py", code=here / "hello", name=f"hello-{steps}", params={"steps": steps})
         for steps in (10, 20)

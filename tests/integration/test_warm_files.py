@@ -1,4 +1,4 @@
-"""A warm rank inherits objects of its supervisor. None of them may close a file of the script's when it is collected."""
+"""A warm rank inherits objects of its supervisor. None may close a file of the script's when it is collected."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def open_client(ctx: typer.Context) -> Client:
     from windlass.client import Client
 
     where = connection(ctx)
-    return Client(url=where.url, home=where.home)
+    return Client(url=where.url, home=where.home, start=False)
 
 
 def open_or_start(ctx: typer.Context) -> Client:

@@ -12,6 +12,7 @@ from windlass import __version__
 from windlass.cli import cluster, control, doctor, listing, logs, server, show, submit, watch
 from windlass.cli.connection import Connection
 from windlass.core.errors import Ambiguous, InvalidInput, NotFound, ServerUnreachable, WindlassError
+from windlass.core.home import default_home
 
 app = typer.Typer(
     name="windlass",
@@ -44,8 +45,6 @@ def everywhere(
     ] = False,
 ) -> None:
     del version  # dealt with by its callback
-    from windlass.client.endpoint import default_home
-
     ctx.obj = Connection(url=url or None, home=home.expanduser().absolute() if home else default_home())
 
 

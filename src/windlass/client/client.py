@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from windlass.client.endpoint import Endpoint, default_home, resolve_endpoint
+from windlass.client.endpoint import Endpoint, resolve_endpoint
 from windlass.client.transport import Transport
+from windlass.core.home import default_home
 
 if TYPE_CHECKING:
     from windlass.client.run import Run
@@ -26,18 +27,15 @@ class Client:
     """A connection to a server, for any number of threads.
 
     The server is `url`, else WINDLASS_URL, else the embedded one of the home folder (`home`, WINDLASS_HOME or
-    ~/.windlass), which `start=True` starts if it does not run. Connects on first use.
+    ~/.windlass). If that one does not run, the first submission starts it, unless `start=False`. Connects on first use.
     """
 
     def __init__(
-        self, url: str | None = None, token: str | None = None, home: str | Path | None = None, start: bool = False
+        self, url: str | None = None, token: str | None = None, home: str | Path | None = None, start: bool = True
     ) -> None:
         self.home = Path(home).expanduser().absolute() if home is not None else default_home()
         self._url, self._token = url, token
-        if start and not (url or os.environ.get("WINDLASS_URL")):
-            from windlass.client.embedded import ensure_server
-
-            ensure_server(self.home)
+        self._may_start = start and not (url or os.environ.get("WINDLASS_URL"))
         self.transport = Transport(self._resolve)
 
     def _resolve(self) -> Endpoint:
@@ -94,6 +92,10 @@ class Client:
         from windlass.client.run import Run
         from windlass.wire.runs import RunView, SubmitRequest
 
+        if self._may_start:
+            from windlass.client.embedded import ensure_server
+
+            ensure_server(self.home)
         digest = None if submission.code is None else self._send_code(submission.code)
         request = SubmitRequest(
             spec=submission.spec.model_dump(mode="json", exclude_unset=True),

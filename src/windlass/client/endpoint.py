@@ -6,12 +6,12 @@ Owns the reading of `server.json`; starting and stopping that server is `embedde
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from windlass.agent import kernel
 from windlass.core.errors import InvalidInput, ServerUnreachable
 
 LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
@@ -35,10 +35,6 @@ class ServerRecord:
     pid: int
     pid_start: int
     version: str
-
-
-def default_home(environ: Mapping[str, str] = os.environ) -> Path:
-    return Path(environ.get("WINDLASS_HOME") or Path.home() / ".windlass").expanduser().absolute()
 
 
 def resolve_endpoint(url: str | None, token: str | None, home: Path, environ: Mapping[str, str]) -> Endpoint:
@@ -88,10 +84,6 @@ def read_server_record(home: Path) -> ServerRecord | None:
 
 
 def process_start(pid: int) -> int | None:
-    """When a process started (in clock ticks since boot): with it, a pid names one process for good."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    fields = stat.rpartition(")")[2].split()
-    return None if fields[0] in "ZX" else int(fields[19])  # a zombie answers nobody any more
+    """When a living process started: with it, a pid names one process for good."""
+    found = kernel.stat(pid)
+    return None if found is None or found.state in "ZX" else found.start  # a zombie answers nobody any more

@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 from windlass.core.errors import WindlassError
+from windlass.core.home import default_home
 from windlass.server.main import serve
-from windlass.server.settings import Role, Settings, default_home
+from windlass.server.settings import Role, Settings
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -63,10 +62,6 @@ class Settings:
             warm=environ.get("WINDLASS_WARM", "1") not in ("0", "false", "no"),
             prices=_prices(environ),
         )
-
-
-def default_home(environ: Mapping[str, str] = os.environ) -> Path:
-    return Path(environ.get("WINDLASS_HOME") or Path.home() / ".windlass").expanduser().absolute()
 
 
 def _is_loopback(host: str) -> bool:

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from windlass.client.endpoint import default_home, process_start, resolve_endpoint, running_server
+from windlass.client.endpoint import process_start, resolve_endpoint, running_server
 from windlass.core.errors import InvalidInput, ServerUnreachable
+from windlass.core.home import default_home
 
 
 def note(home: Path, pid: int, pid_start: int | None) -> None:
@@ -62,3 +63,4 @@ def test_what_is_no_url(tmp_path: Path, url: str) -> None:
 def test_the_home(tmp_path: Path) -> None:
     assert default_home({"WINDLASS_HOME": str(tmp_path)}) == tmp_path
     assert default_home({}) == Path.home() / ".windlass"
+    assert default_home({"WINDLASS_HOME": "~/x"}) == Path.home() / "x"

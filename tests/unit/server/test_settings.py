@@ -8,7 +8,7 @@ import pytest
 
 from windlass.core.errors import Conflict, InvalidInput
 from windlass.server import homefolder
-from windlass.server.settings import Role, Settings, default_home
+from windlass.server.settings import Role, Settings
 
 
 def test_defaults(tmp_path: Path) -> None:
@@ -62,12 +62,6 @@ def test_own_prices_replace_the_usual_ones(tmp_path: Path) -> None:
 def test_a_price_that_cannot_be_read_is_refused(tmp_path: Path, environ: dict[str, str]) -> None:
     with pytest.raises(InvalidInput, match="a price cannot be read"):
         Settings.from_environ(environ, home=tmp_path)
-
-
-def test_the_home_can_be_chosen(tmp_path: Path) -> None:
-    assert default_home({"WINDLASS_HOME": str(tmp_path)}) == tmp_path
-    assert default_home({}) == Path.home() / ".windlass"
-    assert default_home({"WINDLASS_HOME": "~/x"}) == Path.home() / "x"
 
 
 def test_a_home_has_one_server(tmp_path: Path) -> None:

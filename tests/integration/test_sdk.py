@@ -168,7 +168,7 @@ def test_two_callers_start_one_embedded_server(tmp_path: Path) -> None:
             thread.join(60)
         assert len({server.pid for server in found}) == 1
         assert (len(found), len(started)) == (3, 1)
-        with windlass.Client(home=home, start=True) as client:
+        with windlass.Client(home=home) as client:
             assert client.url == found[0].url
             assert stop_server(home)
             assert process_start(found[0].pid) is None
@@ -178,6 +178,24 @@ def test_two_callers_start_one_embedded_server(tmp_path: Path) -> None:
         assert not stop_server(home)
     finally:
         servers.end_processes_of(home)
+
+
+def test_the_first_submission_starts_the_embedded_server(tmp_path: Path, code: Path) -> None:
+    home = tmp_path / "home"
+    try:
+        with windlass.Client(home=home, start=False) as careful, pytest.raises(ServerUnreachable):
+            careful.submit(command="true", code=code)
+        with windlass.Client(home=home) as client:
+            assert client.submit(command="true", code=code).wait(60).state == "succeeded"
+    finally:
+        servers.end_processes_of(home)
+
+
+def test_tags_find_runs(client: windlass.Client, code: Path) -> None:
+    tagged = client.submit(command="true", code=code, tags={"team": "vision", "k.1": "v"}).wait(60)
+    assert [run.id for run in client.list(tag="team=vision")] == [tagged.id]
+    assert [run.id for run in client.list(tag="k.1")] == [tagged.id]
+    assert list(client.list(tag="team=speech")) == []
 
 
 def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:

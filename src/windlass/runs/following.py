@@ -4,8 +4,6 @@ again and again, with the position that the last look gave.
 
 from __future__ import annotations
 
-import base64
-import json
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +12,7 @@ from sqlalchemy import Connection
 from windlass.core.errors import InvalidInput, NotFound
 from windlass.db.database import Database
 from windlass.runs import store, views
-from windlass.runs.logs import LogDirs, LogQuery, load_log_dirs, log_line
+from windlass.runs.logs import LogDirs, LogQuery, line_dict, load_log_dirs
 from windlass.runs.records import RunRecord
 from windlass.runs.service import RunService
 from windlass.tracking.logs import LogCursor, read_page, seek_tail
@@ -40,14 +38,16 @@ class Position:
     logs: LogCursor = field(default_factory=LogCursor)
 
     def encode(self) -> str:
-        return base64.urlsafe_b64encode(json.dumps([self.event, self.logs.positions]).encode()).decode()
+        """`12;1.0:4096;1.1:512`: plain text, since every single log line carries one."""
+        return ";".join([str(self.event), *(f"{key}:{place}" for key, place in self.logs.positions.items())])
 
     @classmethod
     def decode(cls, text: str) -> Position:
+        event, *places = text.split(";")
         try:
-            event, logs = json.loads(base64.b64decode(text.encode(), altchars=b"-_", validate=True))
-            return cls(int(event), LogCursor({str(key): int(value) for key, value in logs.items()}))
-        except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+            pairs = [place.split(":") for place in places]
+            return cls(int(event), LogCursor({key: int(at) for key, at in pairs}).checked())
+        except ValueError as error:
             raise InvalidInput(f"{text[:40]!r} is not an event id of ours; give back the last one you got") from error
 
 
@@ -132,5 +132,5 @@ class Follower:
         news = []
         for record in read_page(files, self._position.logs, limit=_LINES_PER_LOOK, stream=wanted.stream):
             behind.logs.positions[record.key] = record.end
-            news.append(News("log", log_line(record).model_dump(mode="json"), behind.encode()))
+            news.append(News("log", line_dict(record), behind.encode()))
         return news

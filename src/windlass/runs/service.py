@@ -158,14 +158,24 @@ class RunService:
         return self._summaries(tx, [run])[0]
 
     def page(
-        self, *, states: Sequence[str], project: str | None, name: str | None, cursor: str | None, limit: int
+        self,
+        *,
+        states: Sequence[str] = (),
+        project: str | None = None,
+        name: str | None = None,
+        tag: str | None = None,
+        cursor: str | None = None,
+        limit: int = 50,
     ) -> wire.RunPage:
+        """`tag` is `KEY` or `KEY=VALUE`."""
         for state in states:
             if state not in set(RunState):
                 raise InvalidInput(unknown("state", state, list(RunState)))
         before = _decode_cursor(cursor)
         with self._db.read() as tx:
-            found = store.load_page(tx, states=states, project=project, name=name, before=before, limit=limit + 1)
+            found = store.load_page(
+                tx, states=states, project=project, name=name, tag=_tag(tag), before=before, limit=limit + 1
+            )
             page = found[:limit]
             summaries = self._summaries(tx, page)
         last = page[-1] if len(found) > limit else None
@@ -311,6 +321,13 @@ class RunService:
         run = store.load_run(tx, run_id)
         assert run is not None  # found in this very transaction
         return run
+
+
+def _tag(text: str | None) -> tuple[str, str | None] | None:
+    if not text:
+        return None
+    key, equals, value = text.partition("=")
+    return key, value if equals else None
 
 
 def _encode_cursor(run: RunRecord) -> str:

@@ -75,6 +75,7 @@ def load_page(
     states: Sequence[str] = (),
     project: str | None = None,
     name: str | None = None,
+    tag: tuple[str, str | None] | None = None,
     before: tuple[float, str] | None = None,
     limit: int = 50,
 ) -> list[RunRecord]:
@@ -86,6 +87,10 @@ def load_page(
         query = query.where(runs.c.project == project)
     if name is not None:
         query = query.where(runs.c.name == name)
+    if tag is not None:
+        key, value = tag
+        held = runs.c.tags[key].as_string()
+        query = query.where(held.is_not(None) if value is None else held == value)
     if before is not None:
         at, run_id = before
         query = query.where(

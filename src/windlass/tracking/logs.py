@@ -65,9 +65,12 @@ class LogCursor:
             positions = {str(key): int(value) for key, value in data.items()}
         except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise InvalidInput(f"{text[:40]!r} is not a log cursor; give back what a page gave you") from error
-        if any(not 0 <= value < 2**62 for value in positions.values()):
+        return cls(positions).checked()
+
+    def checked(self) -> LogCursor:
+        if any(not 0 <= value < 2**62 for value in self.positions.values()):
             raise InvalidInput("a log cursor's positions are out of range; give back what a page gave you")
-        return cls(positions)
+        return self
 
 
 def find_logs(log_dirs: Mapping[int, Sequence[str]], *, rank: int | None = None) -> list[LogFile]:

@@ -31,11 +31,12 @@ def list_runs(
     state: Annotated[list[str] | None, Query(max_length=20)] = None,
     project: Filter = None,
     name: Filter = None,
+    tag: Annotated[str | None, Query(max_length=400, pattern=r'^[^\x00"\\]*$', description="KEY or KEY=VALUE")] = None,
     cursor: Annotated[str | None, Query(max_length=500)] = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
 ) -> wire.RunPage:
     """Runs, newest first. `next_cursor` of one page is the `cursor` of the next."""
-    return services.runs.page(states=state or [], project=project, name=name, cursor=cursor, limit=limit)
+    return services.runs.page(states=state or [], project=project, name=name, tag=tag, cursor=cursor, limit=limit)
 
 
 @router.get("/{ref}")

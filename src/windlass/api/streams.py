@@ -40,6 +40,8 @@ async def _stream(services: Services, follower: Follower) -> AsyncIterator[str]:
             quiet_since = loop.time()
         if follower.ended:
             return
+        if follower.behind:
+            continue
         idle_looks += 1
         await asyncio.sleep(_LOOK_EVERY_S if idle_looks < _IDLE_AFTER else _IDLE_LOOK_EVERY_S)
 

@@ -18,7 +18,7 @@ from windlass.runs.service import RunService
 from windlass.tracking.logs import LogCursor, read_page, seek_tail
 from windlass.tracking.store import load_progress, load_summaries
 
-_LINES_PER_LOOK = 2_000
+_LINES_PER_LOOK = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +73,7 @@ class Follower:
         self._shown_version = -1
         self._shown_progress: dict[str, Any] | None = None
         self.ended = False
+        self.behind = False  # there is more to see at once
 
     def look(self) -> list[News]:
         with self._db.read() as tx:
@@ -83,7 +84,8 @@ class Follower:
             log_dirs = load_log_dirs(tx, run.id) if self._channels.logs else {}
         lines = self._log_news(self._channels.logs, log_dirs) if self._channels.logs else []
         news += lines
-        if run.state.is_terminal and len(lines) < _LINES_PER_LOOK:
+        self.behind = len(lines) >= _LINES_PER_LOOK
+        if run.state.is_terminal and not self.behind:
             # Logs are complete before an end is recorded, so a short page after it is the last one.
             self.ended = True
             news.append(News("end", self._runs.view(run.id).model_dump(mode="json"), self._position.encode()))

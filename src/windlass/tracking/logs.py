@@ -18,7 +18,7 @@ from pathlib import Path
 from windlass.agent import layout
 from windlass.core.errors import InvalidInput
 
-_READ_BYTES = 1 << 20
+_READ_BYTES = 256 << 10
 _STREAMS = {b"o": "stdout", b"e": "stderr"}
 
 

@@ -46,6 +46,8 @@ class Position:
         event, *places = text.split(";")
         try:
             pairs = [place.split(":") for place in places]
+            if not 0 <= int(event) < 2**63:
+                raise ValueError("an event's number is out of range")
             return cls(int(event), LogCursor({key: int(at) for key, at in pairs}).checked())
         except ValueError as error:
             raise InvalidInput(f"{text[:40]!r} is not an event id of ours; give back the last one you got") from error

@@ -350,4 +350,4 @@ def test_runs_under_control(sqlite_template: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1_200)
 def test_runs_under_control_for_long(sqlite_template: Path) -> None:
-    explore(sqlite_template, examples=500, steps=60)
+    explore(sqlite_template, examples=120, steps=50)

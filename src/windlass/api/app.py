@@ -17,6 +17,7 @@ from windlass.wire.spec import RunSpec
 _ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorBody, "description": text}
     for status, text in {
+        400: "cannot be read",
         401: "no valid token",
         404: "no such thing",
         409: "in a state that forbids this",

@@ -26,7 +26,7 @@ STATUS: dict[type[errors.WindlassError], int] = {
     errors.Unavailable: 503,
     errors.StorageFull: 507,
 }
-_CODES = {404: "not_found", 405: "method_not_allowed"}
+_CODES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed"}
 
 
 def status_of(error: errors.WindlassError) -> int:

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, and_, func, insert, or_, select, update
+from sqlalchemy import Connection, func, insert, select, tuple_, update
 
 from windlass.core.errors import Conflict
 from windlass.core.exits import Exit
@@ -92,10 +92,7 @@ def load_page(
         held = runs.c.tags[key].as_string()
         query = query.where(held.is_not(None) if value is None else held == value)
     if before is not None:
-        at, run_id = before
-        query = query.where(
-            or_(runs.c.submitted_at < at, and_(runs.c.submitted_at == at, runs.c.id < run_id)),
-        )
+        query = query.where(tuple_(runs.c.submitted_at, runs.c.id) < tuple_(*before))
     return [run_from_row(row) for row in tx.execute(query)]
 
 
@@ -228,12 +225,11 @@ def load_live_log_dirs(tx: Connection) -> list[tuple[str, str, tuple[str, ...]]]
 
 def load_unreleased(tx: Connection, *, limit: int = 500) -> list[tuple[str, str]]:
     """(attempt id, engine) of those whose end is on record but which the engine still keeps."""
+    # The state is looked at here: SQLite would go by its index and through every attempt that has ever ended.
     rows = tx.execute(
-        select(attempts.c.id, attempts.c.engine)
-        .where(attempts.c.released_at.is_(None), attempts.c.state == AttemptState.ENDED)
-        .limit(limit)
+        select(attempts.c.id, attempts.c.engine, attempts.c.state).where(attempts.c.released_at.is_(None))
     )
-    return [(row.id, row.engine) for row in rows]
+    return [(row.id, row.engine) for row in rows if row.state == AttemptState.ENDED][:limit]
 
 
 def mark_released(tx: Connection, attempt_ids: Sequence[str], *, now: float) -> None:

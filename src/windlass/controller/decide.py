@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from windlass.core.exits import Exit, ExitReason
+from windlass.core.storable import storable_text
 from windlass.engines.contract import Observation, Phase
 from windlass.runs.records import AttemptRecord, RunRecord
 from windlass.runs.retry import GiveUp, Retry, decide_retry
@@ -89,6 +90,8 @@ def _end(
     run: RunRecord, exit: Exit, seen: Observation, earlier: Sequence[Exit], now: float, jitter: float
 ) -> EndAttempt:
     verdict: Succeed | Cancel | GiveUp | Retry
+    # Programs say what they like when they fail; what cannot be written would stop every pass from here on.
+    exit = replace(exit, message=storable_text(exit.message))
     ended_at = seen.ended_at or now
     started_at = seen.started_at
     if exit.reason is ExitReason.COMPLETED:

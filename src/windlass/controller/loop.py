@@ -6,11 +6,12 @@ engine is safe to repeat and every decision is in the database before it is acte
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import random
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection
@@ -31,6 +32,7 @@ from windlass.controller.lease import Lease, LeaseLost
 from windlass.core.clock import Clock
 from windlass.core.errors import LaunchFailed, Unavailable, WindlassError
 from windlass.core.exits import Exit
+from windlass.core.storable import storable
 from windlass.db.database import Database
 from windlass.engines.contract import Engine, Observation, Phase
 from windlass.runs import store
@@ -131,7 +133,10 @@ class Controller:
         now = self._clock.now()
         if now < self._next_inventory:
             return
-        found = {name: list(engine.inventory()) for name, engine in self._engines.items()}
+        found = {}
+        for name, engine in self._engines.items():
+            with _if_available(name):
+                found[name] = list(engine.inventory())
         with self._db.write() as tx:
             self._lease.beat(tx)
             for name, nodes in found.items():
@@ -213,15 +218,18 @@ class Controller:
             ended = store.load_unreleased(tx)
         if not ended:
             return
+        released = []
         for attempt_id, engine in ended:
-            if engine in self._engines:
-                self._engines[engine].release(attempt_id)
+            with _if_available(engine):
+                if engine in self._engines:
+                    self._engines[engine].release(attempt_id)
+                released.append(attempt_id)
             self._stops_sent.pop(attempt_id, None)
             self._noted.pop(attempt_id, None)
         now = self._clock.now()
         with self._db.write() as tx:
             self._lease.beat(tx)
-            store.mark_released(tx, [attempt_id for attempt_id, _ in ended], now=now)
+            store.mark_released(tx, released, now=now)
 
     def _load_live_runs(self, tx: Connection) -> dict[str, RunRecord]:
         """Every change of a run gives it a new version, so those that have kept theirs need not be read again: with
@@ -242,10 +250,8 @@ class Controller:
         found: dict[str, Observation] = {attempt.id: Observation(phase=Phase.UNKNOWN) for attempt in attempts}
         for name, ids in by_engine.items():
             if engine := self._engines.get(name):
-                try:
+                with _if_available(name):
                     found.update(engine.poll(ids))
-                except Unavailable as error:
-                    log.warning("engine %s cannot be asked now: %s", name, error)
         return found
 
     def _launch(self, run: RunRecord, attempt: AttemptRecord, earlier: Sequence[Exit]) -> None:
@@ -266,8 +272,9 @@ class Controller:
     def _stop(self, attempt: AttemptRecord, grace_s: float) -> None:
         if self._stops_sent.get(attempt.id) == grace_s:
             return
-        self._engines[attempt.engine].stop(attempt.id, grace_s=grace_s)
-        self._stops_sent[attempt.id] = grace_s
+        with _if_available(attempt.engine):
+            self._engines[attempt.engine].stop(attempt.id, grace_s=grace_s)
+            self._stops_sent[attempt.id] = grace_s
 
     def _commit(self, work: Sequence[tuple[RunRecord, AttemptRecord, Observation, list[Decision]]], now: float) -> None:
         notes = [(attempt, note) for _, attempt, seen, _ in work if (note := self._note(attempt, seen, len(work), now))]
@@ -312,10 +319,10 @@ class Controller:
         if seen.log_dirs and seen.log_dirs != attempt.log_dirs:
             note["log_dirs"] = list(seen.log_dirs)
         if seen.environment is not None and attempt.environment_digest is None:
-            note["environment"] = seen.environment
+            note["environment"] = storable(seen.environment)
         due = now - self._noted.get(attempt.id, 0.0) >= max(1.0, live / 50)
         if seen.usage is not None and (due or seen.phase is Phase.ENDED) and seen.usage != attempt.usage:
-            note["usage"] = dict(seen.usage)
+            note["usage"] = storable(seen.usage)
             self._noted[attempt.id] = now
         return note
 
@@ -331,3 +338,12 @@ class Controller:
             with self._db.write() as tx:
                 self._lease.beat(tx)
             self._next_beat = now + BEAT_EVERY_S
+
+
+@contextlib.contextmanager
+def _if_available(engine: str) -> Iterator[None]:
+    """An engine that is away is asked again in the next pass; the others do not wait for it."""
+    try:
+        yield
+    except Unavailable as error:
+        log.warning("engine %s cannot be asked now: %s", engine, error)

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from windlass.core.storable import storable_text
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricPoint:
@@ -101,8 +103,7 @@ def _point_of(line: bytes) -> MetricPoint | None:
 
 
 def _can_be_kept(name: str) -> bool:
-    """Whether both databases can: no NUL for PostgreSQL, no half of a surrogate pair for any."""
-    return bool(name) and "\x00" not in name and not any("\ud800" <= character <= "\udfff" for character in name)
+    return bool(name) and storable_text(name) == name
 
 
 def _time(value: Any) -> float:

@@ -18,7 +18,7 @@ from sqlalchemy import update
 from windlass.blobs.local import LocalBlobs
 from windlass.controller.lease import Lease, leases
 from windlass.controller.loop import Controller
-from windlass.core.errors import Conflict, LaunchFailed, Unavailable
+from windlass.core.errors import Conflict, LaunchFailed
 from windlass.core.exits import Exit, ExitReason
 from windlass.core.resources import Node
 from windlass.db.database import Database, sqlite_url
@@ -180,26 +180,20 @@ class RunsUnderControl(RuleBasedStateMachine):
 
     @rule()
     def tick(self) -> None:
-        try:
-            self.controller.tick()
-        except Unavailable:
-            assert self.engine.away
+        self.controller.tick()
 
     @rule(commits=st.integers(1, 6), when=st.sampled_from(["before", "after"]))
     def die_at_a_commit(self, commits: int, when: str) -> None:
         self.fault.arm(commits, when)
         try:
             self.controller.tick()
-        except (Crash, Unavailable):
+        except Crash:
             pass  # either it died, or it had less to commit than that
         self.start_controller()
 
     @rule(part=st.sampled_from(["refresh_nodes", "reconcile", "place", "collect", "release"]))
     def do_one_part_of_a_pass_and_die(self, part: str) -> None:
-        try:
-            getattr(self.controller, part)()
-        except Unavailable:
-            assert self.engine.away
+        getattr(self.controller, part)()
         self.start_controller()
 
     # ---- what happens on the nodes ---------------------------------------------------------------------------------

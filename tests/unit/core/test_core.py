@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import inspect
+import json
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from windlass.core import errors
 from windlass.core.exits import Exit, ExitReason
 from windlass.core.ids import ALPHABET, RUN_ID, attempt_id, new_holder_nonce, new_run_id
 from windlass.core.names import nearest, unknown
 from windlass.core.resources import Resources
+from windlass.core.storable import storable
 
 
 def test_run_ids_are_well_formed_and_different() -> None:
@@ -82,3 +87,19 @@ def test_an_invalid_spec_keeps_every_problem() -> None:
     assert error.problems == ("a is wrong", "b is wrong")
     assert error.message == "a is wrong; b is wrong"
     assert error.hint == "look there"
+
+
+_leaves = st.none() | st.integers() | st.floats() | st.text()
+
+
+@given(st.recursive(_leaves, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
+def test_what_is_storable_is_json_of_proper_text(data: Any) -> None:
+    kept = storable(data)
+    assert "\x00" not in json.dumps(kept, allow_nan=False, ensure_ascii=False).encode().decode()
+    assert storable(kept) == kept
+
+
+def test_what_can_be_kept_is_kept_as_it_is() -> None:
+    data = {"a": [1, 2.5, None, True, "ü \U0001f600"], "b": {"c": "d"}}
+    assert storable(data) == data
+    assert storable({"x": ("a\0b", "\udcff", float("nan"))}) == {"x": ["a\ufffdb", "\ufffd", None]}

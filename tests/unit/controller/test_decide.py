@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from windlass.controller.commit import describe_exit
+from windlass.controller.decide import (
+    Cancel,
+    EndAttempt,
+    LaunchAttempt,
+    MarkRunning,
+    StopAttempt,
+    Succeed,
+    decide_attempt,
+    decide_failed_launch,
+)
+from windlass.controller.launching import render_launch
+from windlass.core.exits import Exit, ExitReason
+from windlass.core.resources import NodeShare, Placement, Resources
+from windlass.engines.contract import Observation, Phase
+from windlass.runs.command import fill_command
+from windlass.runs.records import AttemptRecord, RunRecord
+from windlass.runs.retry import GiveUp, Retry
+from windlass.runs.types import AttemptState, RunState
+from windlass.wire.spec import parse_spec
+
+NOW = 1_000.0
+LOST = Exit(reason=ExitReason.LOST)
+DONE = Exit(reason=ExitReason.COMPLETED, exit_code=0)
+
+
+def make_run(state: RunState = RunState.RUNNING, *, started_at: float | None = 900.0, **spec: Any) -> RunRecord:
+    parsed = parse_spec({"command": "python t.py", "code": None, **spec})
+    return RunRecord(
+        id="r-1", name="name", project="default", user=None, state=state, version=3,
+        spec_data=parsed.model_dump(mode="json"), argv=fill_command(parsed), tags={}, seed=7, code_digest=None,
+        origin={},
+        clone_of=None, submitted_at=0.0, queued_at=0.0, started_at=started_at, ended_at=None, retry_at=None,
+        cancel_requested_at=None, cancel_grace_s=None, priority=10, resources=Resources(), attempt_count=1,
+        first_attempt=1, exit=None, cpu_hours=0.0, gpu_hours=0.0, cost_usd=0.0, request_digest=None,
+    )  # fmt: skip
+
+
+def make_attempt(state: AttemptState = AttemptState.RUNNING) -> AttemptRecord:
+    placement = Placement(engine="fake", shares=(NodeShare(node="n", cpus=1, memory_bytes=0),))
+    return AttemptRecord(
+        id="r-1.1", run_id="r-1", number=1, state=state, engine="fake", placement=placement, created_at=0.0,
+        started_at=None, ended_at=None, released_at=None, exit=None, log_dirs=(), environment_digest=None, usage=None,
+    )  # fmt: skip
+
+
+def cancelling(run: RunRecord, grace_s: float | None = 3.0) -> RunRecord:
+    return dataclasses.replace(run, cancel_requested_at=NOW - 1, cancel_grace_s=grace_s)
+
+
+def decide(run: RunRecord, seen: Observation, state: AttemptState = AttemptState.RUNNING) -> list[Any]:
+    return list(decide_attempt(run, make_attempt(state), seen, [], now=NOW, jitter=0.5))
+
+
+def ended(exit: Exit) -> Observation:
+    return Observation(phase=Phase.ENDED, started_at=950.0, ended_at=990.0, exit=exit)
+
+
+def test_what_cannot_be_seen_is_left_alone() -> None:
+    for state in AttemptState:
+        assert decide(cancelling(make_run()), Observation(phase=Phase.UNKNOWN), state) == []
+
+
+def test_what_the_engine_does_not_have_is_handed_over() -> None:
+    absent = Observation(phase=Phase.ABSENT)
+    assert decide(make_run(RunState.STARTING), absent, AttemptState.STARTING) == [LaunchAttempt()]
+
+
+def test_what_was_running_and_is_gone_is_lost() -> None:
+    [decision] = decide(make_run(), Observation(phase=Phase.ABSENT))
+    assert isinstance(decision, EndAttempt)
+    assert decision.exit.reason is ExitReason.LOST
+    assert isinstance(decision.verdict, Retry)
+
+
+def test_a_start_is_noted_once() -> None:
+    running = Observation(phase=Phase.RUNNING, started_at=950.0)
+    assert decide(make_run(RunState.STARTING), running, AttemptState.STARTING) == [MarkRunning(started_at=950.0)]
+    assert decide(make_run(), running) == []
+    assert decide(make_run(), Observation(phase=Phase.STARTING), AttemptState.STARTING) == []
+
+
+@pytest.mark.parametrize(("grace_s", "asked"), [(3.0, 3.0), (0.0, 0.0), (None, 10.0)])
+def test_a_cancelled_run_is_stopped_with_its_grace(grace_s: float | None, asked: float) -> None:
+    run = cancelling(make_run(), grace_s)
+    assert decide(run, Observation(phase=Phase.RUNNING, started_at=1.0)) == [StopAttempt(grace_s=asked)]
+
+
+def test_a_cancelled_run_that_was_never_launched_ends_at_once() -> None:
+    run = cancelling(make_run(RunState.STARTING))
+    [decision] = decide(run, Observation(phase=Phase.ABSENT), AttemptState.STARTING)
+    assert isinstance(decision, EndAttempt)
+    assert isinstance(decision.verdict, Cancel)
+    assert decision.started_at is None
+
+
+@pytest.mark.parametrize(
+    ("exit", "verdict"),
+    [
+        (DONE, Succeed),
+        (LOST, Retry),
+        (Exit(reason=ExitReason.EXIT_CODE, exit_code=1), GiveUp),
+        (Exit(reason=ExitReason.CANCELLED), Cancel),
+        (Exit(reason=ExitReason.TIMEOUT), GiveUp),
+    ],
+)
+def test_how_an_attempt_ended_decides_about_its_run(exit: Exit, verdict: type) -> None:
+    [decision] = decide(make_run(), ended(exit))
+    assert isinstance(decision.verdict, verdict)
+    assert (decision.started_at, decision.ended_at, decision.exit) == (950.0, 990.0, exit)
+
+
+def test_a_run_that_completes_while_it_is_cancelled_has_succeeded() -> None:
+    [decision] = decide(cancelling(make_run()), ended(DONE))
+    assert isinstance(decision.verdict, Succeed)
+
+
+@pytest.mark.parametrize("exit", [LOST, Exit(reason=ExitReason.EXIT_CODE, exit_code=1), Exit(reason=ExitReason.OOM)])
+def test_a_run_that_fails_while_it_is_cancelled_is_cancelled(exit: Exit) -> None:
+    [decision] = decide(cancelling(make_run(retry={"max": 9})), ended(exit))
+    assert isinstance(decision.verdict, Cancel)
+
+
+def test_no_retry_begins_after_the_time_limit() -> None:
+    [decision] = decide(make_run(timeout=101, started_at=900.0), ended(LOST))
+    assert isinstance(decision.verdict, GiveUp)
+    assert "time limit" in decision.verdict.why
+    [decision] = decide(make_run(timeout=200, started_at=900.0), ended(LOST))
+    assert isinstance(decision.verdict, Retry)
+
+
+def test_what_completed_unseen_has_run_all_the_same() -> None:
+    seen = Observation(phase=Phase.ENDED, ended_at=990.0, exit=DONE)
+    [decision] = decide(make_run(RunState.STARTING), seen, AttemptState.STARTING)
+    assert decision.started_at == 990.0
+
+
+@pytest.mark.parametrize("text", ["a\0b", "bad \udcff byte"])
+def test_what_an_exit_says_can_be_written_down(text: str) -> None:
+    [decision] = decide(make_run(), ended(Exit(reason=ExitReason.EXIT_CODE, message=text)))
+    assert decision.exit.message.encode()
+    assert "\0" not in decision.exit.message
+
+
+def test_a_launch_that_can_never_work_is_final() -> None:
+    decision = decide_failed_launch(make_run(retry={"max": 9}), "no such file", [], now=NOW, jitter=0)
+    assert decision.exit == Exit(reason=ExitReason.LAUNCH_FAILED, message="no such file")
+    assert isinstance(decision.verdict, GiveUp)
+
+
+@pytest.mark.parametrize(
+    ("exit", "words"),
+    [
+        (DONE, "completed"),
+        (Exit(reason=ExitReason.EXIT_CODE, exit_code=3, rank=0, message="ValueError: x"),
+         "exit code 3 on rank 0: ValueError: x"),
+        (Exit(reason=ExitReason.SIGNAL, signal=9, rank=1), "signal SIGKILL on rank 1"),
+        (Exit(reason=ExitReason.SIGNAL, signal=250), "signal 250"),
+        (Exit(reason=ExitReason.OOM), "out of memory"),
+    ],
+)  # fmt: skip
+def test_exits_in_words(exit: Exit, words: str) -> None:
+    assert describe_exit(exit) == words
+
+
+# ---- what is launched ----------------------------------------------------------------------------------------------
+
+
+def launch(run: RunRecord, inherited: dict[str, str] | None = None, now: float = NOW) -> Any:
+    return render_launch(run, make_attempt(), {"TOKEN": "x"}, inherited=inherited or {}, now=now)
+
+
+def test_a_launch_carries_the_run() -> None:
+    made = launch(make_run(params={"lr": 0.1}, nproc=2, grace=4, warm=False, workdir="/tmp"))
+    assert (made.run_id, made.attempt_id, made.attempt) == ("r-1", "r-1.1", 1)
+    assert (made.argv, made.workers_per_node, made.grace_s, made.warm) == (("python", "t.py"), 2, 4, False)
+    assert (made.workdir, made.secrets, made.self_launching) == ("/tmp", {"TOKEN": "x"}, False)
+    assert made.env["WINDLASS_PARAMS"] == '{"lr": 0.1}'
+    assert (made.env["WINDLASS_SEED"], made.env["WINDLASS_RUN_NAME"]) == ("7", "name")
+
+
+def test_what_the_server_has_for_itself_is_not_inherited() -> None:
+    made = launch(make_run(), {"HOME": "/h", "WINDLASS_TOKEN": "secret", "AWS_SECRET_ACCESS_KEY": "x", "PATH": "/bin"})
+    assert made.env["HOME"] == "/h"
+    assert not {"WINDLASS_TOKEN", "AWS_SECRET_ACCESS_KEY", "PATH"} & set(made.env)
+    assert made.search_path == "/bin"
+
+
+def test_the_specs_environment_wins_over_the_submitters_and_that_over_the_servers() -> None:
+    run = dataclasses.replace(
+        make_run(env={"B": "spec"}), origin={"env": {"A": "origin", "B": "origin", "HOME": "/o"}, "search_path": "/s"}
+    )
+    made = launch(run, {"HOME": "/h", "PATH": "/bin"})
+    assert (made.env["A"], made.env["B"], made.env["HOME"], made.search_path) == ("origin", "spec", "/o", "/s")
+
+
+def test_the_time_limit_is_the_runs_not_the_attempts() -> None:
+    assert launch(make_run(timeout=150, started_at=900.0), now=1_000.0).timeout_s == 50.0
+    assert launch(make_run(timeout=150, started_at=None)).timeout_s == 150.0
+    assert launch(make_run(timeout=50, started_at=900.0), now=1_000.0).timeout_s == 1.0
+    assert launch(make_run()).timeout_s is None

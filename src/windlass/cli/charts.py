@@ -23,6 +23,19 @@ def resample(values: Sequence[float], width: int) -> list[float]:
     return found
 
 
+def stretch(values: Sequence[float], width: int) -> list[float]:
+    """Exactly `width` values along the straight lines between the given ones; NaN where one end of a line is."""
+    if len(values) == 1:
+        return list(values) * width
+    found = []
+    for index in range(width):
+        place = index * (len(values) - 1) / (width - 1)
+        left = min(int(place), len(values) - 2)
+        part = place - left
+        found.append(values[left] if part == 0 else values[left] * (1 - part) + values[left + 1] * part)
+    return found
+
+
 def sparkline(values: Sequence[float], width: int = 24) -> str:
     points = resample(values, width)
     numbers = [value for value in points if math.isfinite(value)]
@@ -42,7 +55,8 @@ def bar(fraction: float, width: int) -> str:
 
 def braille(values: Sequence[float], width: int, height: int) -> list[str]:
     """A chart of `height` lines of `width` characters, two by four dots each; neighbouring points are joined."""
-    points = resample(values, width * 2)
+    columns = width * 2
+    points = stretch(values, columns) if 0 < len(values) < columns else resample(values, columns)
     numbers = [value for value in points if math.isfinite(value)]
     if not numbers:
         return [" " * width for _ in range(height)]
@@ -51,11 +65,10 @@ def braille(values: Sequence[float], width: int, height: int) -> list[str]:
     scale = top / (high - low) if high > low else 0.0
     grid = [[0] * width for _ in range(height)]
     before: int | None = None
-    for index, value in enumerate(points):
+    for x, value in enumerate(points):
         if not math.isfinite(value):
             before = None
             continue
-        x = index if len(points) > width else round(index * (width * 2 - 1) / max(1, len(points) - 1))
         level = top - round((value - low) * scale) if high > low else top // 2
         towards = level if before is None or before == level else before + (1 if level > before else -1)
         for y in range(min(level, towards), max(level, towards) + 1):

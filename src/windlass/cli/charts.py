@@ -24,7 +24,7 @@ def resample(values: Sequence[float], width: int) -> list[float]:
 
 
 def stretch(values: Sequence[float], width: int) -> list[float]:
-    """Exactly `width` values along the straight lines between the given ones; NaN where one end of a line is."""
+    """Exactly `width` values along the straight lines between the given ones; beside a NaN, the nearer value."""
     if len(values) == 1:
         return list(values) * width
     found = []
@@ -32,7 +32,8 @@ def stretch(values: Sequence[float], width: int) -> list[float]:
         place = index * (len(values) - 1) / (width - 1)
         left = min(int(place), len(values) - 2)
         part = place - left
-        found.append(values[left] if part == 0 else values[left] * (1 - part) + values[left + 1] * part)
+        between = values[left] * (1 - part) + values[left + 1] * part
+        found.append(between if math.isfinite(between) else values[left + round(part)])
     return found
 
 

@@ -51,6 +51,7 @@ runs = Table(
     Index("ix_runs_submitted", "submitted_at", "id"),
     Index("ix_runs_state_submitted", "state", "submitted_at", "id"),
     Index("ix_runs_project_submitted", "project", "submitted_at", "id"),
+    Index("ix_runs_project_state_submitted", "project", "state", "submitted_at", "id"),
     Index("ix_runs_name_submitted", "name", "submitted_at"),
 )
 

@@ -84,6 +84,7 @@ def _create_runs() -> None:
     op.create_index("ix_runs_submitted", "runs", ["submitted_at", "id"])
     op.create_index("ix_runs_state_submitted", "runs", ["state", "submitted_at", "id"])
     op.create_index("ix_runs_project_submitted", "runs", ["project", "submitted_at", "id"])
+    op.create_index("ix_runs_project_state_submitted", "runs", ["project", "state", "submitted_at", "id"])
     op.create_index("ix_runs_name_submitted", "runs", ["name", "submitted_at"])
 
 

@@ -27,7 +27,7 @@ from windlass.testing.servers import ServerProcess, running_server
 
 EVERY_S = 10.0  # each live run reports this often
 READERS = 4
-_REPORTERS = 4
+_REPORTERS = 16  # so many reports may be on their way at once: slow answers must not thin them out
 _DEPTH_PAGES = 40
 _PAGE = 500
 _ROOT = Path(__file__).resolve().parents[1]

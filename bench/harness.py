@@ -176,15 +176,23 @@ def workspace() -> Iterator[Path]:
         "NO_PROXY": "127.0.0.1,localhost",
         "no_proxy": "127.0.0.1,localhost",
     }
-    old = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds, as Ctrl-C does
+    handlers = {number: signal.signal(number, _leave) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield folder
     finally:
-        signal.signal(signal.SIGTERM, old)
         end_marked(mark)
         os.environ.clear()
         os.environ |= before
         shutil.rmtree(folder, ignore_errors=True)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def _leave(number: int, _frame: object) -> None:
+    """Unwind, once: a second signal must not disturb the cleaning up that the first one began."""
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, signal.SIG_IGN)
+    sys.exit(128 + number)
 
 
 def end_marked(mark: str, *, timeout_s: float = 20.0) -> None:

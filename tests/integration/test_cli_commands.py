@@ -85,7 +85,10 @@ def eventually(condition: Callable[[], bool], within_s: float = 30.0) -> None:
 def test_run_prints_the_runs_output_and_nothing_of_ours_on_stdout(cli: Cli) -> None:
     done = cli("run", "--param", "word=3e-4", "train.py", "--flag", "x")
     assert done.stdout == "hello --flag x 0.0003\n"
-    assert re.fullmatch(r"oops\nwindlass: r-\w+ succeeded in [\d.]+ m?s\n", done.stderr)
+    first, blank, headline, *record = done.stderr.splitlines()
+    assert (first, blank) == ("oops", "")
+    assert re.fullmatch(r"✓ \S+  r-\w+  succeeded in [\d.]+ m?s", headline)
+    assert [line.split()[0] for line in record] == ["attempts", "metrics", "compute", "logs", "next:"]
 
 
 def test_run_exits_with_the_runs_exit_code(cli: Cli) -> None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _REFRESH_S = 0.1
 _MOST_AT_ONCE = 2_000
 _WHY_AFTER_S, _WHY_EVERY_S = 1.0, 5.0
+_PROGRESS_EVERY_S = 10.0  # where there is no live line
 _LEAVE = "detach"
 
 
@@ -69,6 +70,7 @@ class Follower:
         self._updates: queue.Queue[Update | bool | Exception] = queue.Queue(maxsize=10_000)
         self._reader = threading.Thread(target=self._read, args=(rank, tail), name="windlass-stream", daemon=True)
         self._asked_why_at = time.monotonic() - _WHY_EVERY_S + _WHY_AFTER_S
+        self._told_progress_at = time.monotonic()
 
     def loop(self) -> bool:
         """True once the run is over, False if the user has left."""
@@ -107,6 +109,7 @@ class Follower:
                 if update.kind == "event":
                     lines += self._event_lines(update.value.kind, update.value.message)
                 ended = ended or update.kind == "end"
+        lines += self._progress_lines()
         self.pane.show(lines, self._rows())
         return ended
 
@@ -122,6 +125,12 @@ class Follower:
 
     def _event_lines(self, kind: str, message: str) -> list[tuple[str, str]]:
         return self._remark(message) if kind in ("retrying", "cancel_requested", "resumed") else []
+
+    def _progress_lines(self) -> list[tuple[str, str]]:
+        if self.pane.live or not self._status.progress or time.monotonic() - self._told_progress_at < _PROGRESS_EVERY_S:
+            return []
+        self._told_progress_at = time.monotonic()
+        return self._remark(self._status.sentence())
 
     def _remark(self, text: str) -> list[tuple[str, str]]:
         """Ours, so it is dim on a terminal and on stderr in a pipe."""

@@ -9,8 +9,7 @@ import typer
 
 from windlass.cli import options
 from windlass.cli.connection import open_client
-from windlass.cli.terminal import next_steps, notice, paint_for, say, say_json, width_of
-from windlass.core.quantities import format_duration
+from windlass.cli.terminal import next_line, next_steps, paint_for, say, say_json, width_of
 
 if TYPE_CHECKING:
     from windlass.client import Run
@@ -44,27 +43,19 @@ def show(ctx: typer.Context, run: options.RunRef, json: options.Json = False) ->
 
 
 def show_end(run: Run) -> None:
-    """After following: the outcome, on the terminal; in a pipe one line on stderr, since stdout is the run's."""
-    if not sys.stdout.isatty():
-        took = f" in {format_duration(run.view.duration_s)}" if run.view.duration_s is not None else ""
-        from windlass.cli.record import describe_exit
-
-        why = f": {describe_exit(run.view.exit)}" if run.view.exit and run.view.state == "failed" else ""
-        notice(f"windlass: {run.id} {run.state}{took}{why}")
-        return
+    """After following: the outcome. In a pipe it goes to stderr, since stdout is the run's."""
     from windlass.cli import record as records
 
-    paint = paint_for(sys.stdout)
-    lines = records.Record(paint, width_of(sys.stdout))
+    stream = sys.stdout if sys.stdout.isatty() else sys.stderr
+    paint = paint_for(stream)
+    lines = records.Record(paint, width_of(stream))
     attempts = run.attempts()
     records.put_outcome(lines, run.view, attempts)
     records.put_metrics(lines, run.metrics())
     records.put_cost(lines, run.view)
     records.put_folders(lines, run.view, attempts)
-    say()
-    say(records.headline(run.view, paint))
-    say("\n".join(lines.lines))
-    next_steps(*_follow_ups(run.view))
+    shown = [records.headline(run.view, paint), *lines.lines, next_line(_follow_ups(run.view), stream)]
+    print("\n" + "\n".join(shown), file=stream, flush=True)
 
 
 def _follow_ups(view: RunView) -> list[str]:

@@ -74,6 +74,11 @@ class Status:
             parts.append(paint(text, *styles))
         return "  ".join([head, *parts])
 
+    def sentence(self) -> str:
+        """The same for a log file: no bar, no colours."""
+        facts = [text for text, styles in self._facts(time.time(), bar_width=0) if text and "dim" not in styles]
+        return "  ".join([self.word, *facts])
+
     def _facts(self, now: float, bar_width: int) -> list[tuple[str, tuple[str, ...]]]:
         facts: list[tuple[str, tuple[str, ...]]] = []
         eta = ""

@@ -73,14 +73,18 @@ def notice(text: str) -> None:
 
 
 def next_steps(*commands: str) -> None:
-    """What to type next; only where somebody reads it, and as many as fit on a line."""
-    if not sys.stdout.isatty():
-        return
+    """What to type next; only where somebody reads it."""
+    if sys.stdout.isatty():
+        say(next_line(commands, sys.stdout))
+
+
+def next_line(commands: Sequence[str], stream: TextIO) -> str:
+    """As many commands as fit on a line."""
     line = f"next: {commands[0]}"
     for command in commands[1:]:
-        if cells(line) + cells(command) + 3 < width_of(sys.stdout):
+        if cells(line) + cells(command) + 3 < width_of(stream):
             line += f" · {command}"
-    say(paint_for(sys.stdout)(line, "dim"))
+    return paint_for(stream)(line, "dim")
 
 
 def cells(text: str) -> int:

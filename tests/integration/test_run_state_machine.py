@@ -100,8 +100,8 @@ class RunsUnderControl(RuleBasedStateMachine):
 
     runs = Bundle("runs")
 
-    @initialize(start_s=st.sampled_from([0.0, 2.0]))
-    def set_up(self, start_s: float) -> None:
+    @initialize(target=runs, start_s=st.sampled_from([0.0, 2.0]), spec=st.sampled_from(SPECS))
+    def set_up(self, start_s: float, spec: dict[str, object]) -> str:
         self.folder = Path(tempfile.mkdtemp(prefix="windlass-machine-", dir=MEMORY))
         shutil.copy(self.template, self.folder / "windlass.db")
         self.fault = CrashAtCommit()
@@ -123,6 +123,9 @@ class RunsUnderControl(RuleBasedStateMachine):
         self.costs: dict[str, float] = {}
         self.numbers = count()
         self.start_controller()
+        first = self.submit(spec)
+        self.passes(2.0)
+        return first
 
     def start_controller(self) -> None:
         self.fault.disarm()
@@ -178,9 +181,20 @@ class RunsUnderControl(RuleBasedStateMachine):
 
     # ---- what the controller does ----------------------------------------------------------------------------------
 
+    @rule(seconds=st.sampled_from([0.1, 1.0, 5.0, 60.0]))
+    def passes(self, seconds: float) -> None:
+        """Two, with time between them: what one starts, the next one sees."""
+        self.tick()
+        self.clock.advance(seconds)
+        self.tick()
+
     @rule()
     def tick(self) -> None:
         self.controller.tick()
+        if not self.engine.away:
+            wanted = [run.id for run, _ in self.everything() if run.cancelling]
+            going = [self.cluster.attempts[key] for key in self.going_on() if key.rpartition(".")[0] in wanted]
+            assert all(attempt.stopped_at is not None for attempt in going), "who is cancelled is asked to stop"
 
     @rule(commits=st.integers(1, 6), when=st.sampled_from(["before", "after"]))
     def die_at_a_commit(self, commits: int, when: str) -> None:
@@ -202,10 +216,12 @@ class RunsUnderControl(RuleBasedStateMachine):
     def time_passes(self, seconds: float) -> None:
         self.clock.advance(seconds)
 
-    @rule(which=st.integers(0, 5), ended=st.sampled_from(EXITS))
-    def an_attempt_ends(self, which: int, ended: Exit) -> None:
+    @rule(which=st.integers(0, 5), ended=st.sampled_from(EXITS), noticed=st.booleans())
+    def an_attempt_ends(self, which: int, ended: Exit, noticed: bool) -> None:
         if going := self.going_on():
             self.engine.finish(going[which % len(going)], ended)
+        if noticed:
+            self.tick()
 
     @rule(which=st.integers(0, 5))
     def a_node_forgets_an_attempt(self, which: int) -> None:
@@ -337,8 +353,9 @@ def explore(template: Path, *, examples: int, steps: int) -> None:
     )
 
 
+@pytest.mark.timeout(600)  # it takes seconds; finding the shortest way to a failure takes longer
 def test_runs_under_control(sqlite_template: Path) -> None:
-    explore(sqlite_template, examples=25, steps=25)
+    explore(sqlite_template, examples=40, steps=30)
 
 
 @pytest.mark.slow

@@ -97,12 +97,13 @@ class CrashAtCommit(CommitFault):
 
 class RunsUnderControl(RuleBasedStateMachine):
     template: Path  # a migrated database file, set by the test
+    root: str  # where folders are made
 
     runs = Bundle("runs")
 
     @initialize(target=runs, start_s=st.sampled_from([0.0, 2.0]), spec=st.sampled_from(SPECS))
     def set_up(self, start_s: float, spec: dict[str, object]) -> str:
-        self.folder = Path(tempfile.mkdtemp(prefix="windlass-machine-", dir=MEMORY))
+        self.folder = Path(tempfile.mkdtemp(dir=self.root))
         shutil.copy(self.template, self.folder / "windlass.db")
         self.fault = CrashAtCommit()
         self.db = Database(sqlite_url(self.folder / "windlass.db"), fault=self.fault)
@@ -341,16 +342,15 @@ def _ids_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def explore(template: Path, *, examples: int, steps: int) -> None:
     RunsUnderControl.template = template
-    run_state_machine_as_test(
-        RunsUnderControl,
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=steps,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-            print_blob=True,
-        ),
+    wanted = settings(
+        max_examples=examples,
+        stateful_step_count=steps,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        print_blob=True,
     )
+    with tempfile.TemporaryDirectory(prefix="windlass-machine-", dir=MEMORY) as RunsUnderControl.root:
+        run_state_machine_as_test(RunsUnderControl, settings=wanted)
 
 
 @pytest.mark.timeout(600)  # it takes seconds; finding the shortest way to a failure takes longer

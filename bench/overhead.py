@@ -21,6 +21,7 @@ from typing import TextIO
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also as `python bench/overhead.py`
 
 from bench.harness import BIN, Figure, Report, Table, finish, median_interval, options, tell, workspace
+from windlass.agent import kernel
 from windlass.testing.servers import ServerProcess, processes_of, running_server
 
 SCRIPT = Path(__file__).resolve().parent / "programs" / "training_loop.py"
@@ -72,6 +73,7 @@ class Rates:
     bare: list[float] = field(default_factory=list)
     windlass: list[float] = field(default_factory=list)
     again: list[float] = field(default_factory=list)
+    cpu_percent: float = 0.0  # of everything of Windlass but the loop itself, while the loop under it steps
 
     def ratios(self) -> list[float]:
         """Each window under Windlass over the mean of the bare ones on both sides of it."""
@@ -96,6 +98,8 @@ def measure(folder: Path, server: ServerProcess, *, windows: int) -> Rates:
         running_loop(folder / "again", bare, home=home) as second,
     ):
         follower = under_windlass.process.pid  # the command, which shows the lines as they come
+        helpers = {*processes_of(home), follower} - {int((under_windlass.folder / "pid").read_text())}
+        cpu_before = _cpu_s(helpers)
         for number in range(windows + 1):
             # Which of the bare ones comes first alternates too: a drift of the machine is not a difference.
             before, after = (first, second) if number % 2 else (second, first)
@@ -109,7 +113,13 @@ def measure(folder: Path, server: ServerProcess, *, windows: int) -> Rates:
             rates.windlass.append(rate)
             rates.bare.append(rate_before if before is first else rate_after)
             rates.again.append(rate_after if before is first else rate_before)
+        # All of them are stopped while a bare one steps, so what they have used was used in the other windows.
+        rates.cpu_percent = 100 * (_cpu_s(helpers) - cpu_before) / ((windows + 1) * WINDOW_S)
     return rates
+
+
+def _cpu_s(pids: set[int]) -> float:
+    return sum(found.cpu_s for pid in pids if (found := kernel.stat(pid)) is not None)
 
 
 @contextlib.contextmanager
@@ -175,6 +185,7 @@ def _report(measured: Sequence[Rates], recorded: Sequence[str], windows: int) ->
         [words, *(statistics.median(getattr(rates, name)) for rates in measured)]
         for words, name in zip(ARMS, ("bare", "windlass", "again"), strict=True)
     ]
+    speeds.append(["CPU % of Windlass itself", *(rates.cpu_percent for rates in measured)])
     return Report(
         bench="overhead",
         figures={"steps_ratio": Figure(value=value, target=0.995, better="higher")},
@@ -186,7 +197,7 @@ def _report(measured: Sequence[Rates], recorded: Sequence[str], windows: int) ->
                 rows=rows,
             ),
             Table(
-                title="Steps/s, medians of each trio",
+                title="Steps/s, medians of each trio; below, what server, supervisor and command use of one core",
                 header=("arm", *(f"trio {number + 1}" for number in range(len(measured)))),
                 rows=speeds,
             ),

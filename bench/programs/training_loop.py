@@ -1,9 +1,10 @@
 """A small training loop that prints a line and logs metrics every step: `training_loop.py FOLDER`.
 
 It steps in windows: it waits for a number of seconds to arrive in FOLDER/go, steps for so long, and answers in
-FOLDER/done with the steps made and the seconds they took. An empty `go` ends it.
+FOLDER/done with the steps made and the seconds they took. The end of `go` ends it. FOLDER/pid says which process it is.
 """
 
+import os
 import sys
 import time
 
@@ -34,6 +35,8 @@ def train_step() -> None:
 
 for _ in range(20):
     train_step()
+with open(f"{sys.argv[1]}/pid", "w") as file:
+    file.write(str(os.getpid()))
 with open(f"{sys.argv[1]}/go") as go, open(f"{sys.argv[1]}/done", "w") as done:
     for line in go:
         window_s, first = float(line), step

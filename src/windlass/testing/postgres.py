@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import subprocess
 import tempfile
 import uuid
 import warnings
@@ -68,6 +69,7 @@ def running_postgres() -> Iterator[PostgresServer]:
     folder = Path(tempfile.mkdtemp(prefix="windlass-pg-"))
     try:
         embedded = _start(folder / "data")
+        watcher = _end_with_this_process(int(embedded.get_pid()), folder)
         try:
             server = PostgresServer(embedded.get_uri())
             try:
@@ -80,6 +82,8 @@ def running_postgres() -> Iterator[PostgresServer]:
                 server.close()
         finally:
             embedded.cleanup()
+            watcher.kill()
+            watcher.communicate()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -96,6 +100,13 @@ def _start(data: Path) -> Any:
         return get_server(data, cleanup_mode="delete")
     except Exception as error:
         raise PostgresUnavailable(f"the embedded PostgreSQL does not start: {error}") from error
+
+
+def _end_with_this_process(pid: int, folder: Path) -> subprocess.Popen[bytes]:
+    """A process of its own that waits for the end of this one, also by SIGKILL, and then stops the server."""
+    script = 'read _; kill -INT "$1"; while kill -0 "$1" 2>/dev/null; do sleep 0.1; done; rm -rf "$2"'
+    command = ["/bin/sh", "-c", script, "windlass-pg-watcher", str(pid), str(folder)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
 
 
 def _with_driver(url: str) -> str:

@@ -74,9 +74,13 @@ class Bench:
         began = time.time()
         process = self._start(command)
         assert process.stdout is not None
-        line = process.stdout.readline()
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            if b"first line" in line:
+                break
         shown = time.time()
-        self._finish(process, already=line)
+        self._finish(process, already=b"".join(lines))
         at = _last_stamp(stamps, ranks)
         if not flags:
             self.stages[ranks].append(self._stages(began, at, shown))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from sqlalchemy import inspect, text
 
-from windlass.core.errors import InvalidInput, InvalidSpec, Unavailable
+from windlass.core.errors import BadSeal, InvalidInput, InvalidSpec
 from windlass.core.resources import Placement
 from windlass.db.database import Database
 from windlass.engines.contract import Launch
@@ -102,9 +102,9 @@ def test_a_secret_without_a_value_is_refused_by_name_and_so_is_a_value_without_a
 
 def test_without_the_key_secrets_stay_sealed(service: RunService, database: Database, tmp_path: Path) -> None:
     run = submit(service, TOKEN=VALUE)
-    with pytest.raises(Unavailable, match="were sealed with another key"):
+    with pytest.raises(BadSeal, match="were sealed with another key"):
         opened(database, Seal(tmp_path / "other.key"), run.id)
-    with pytest.raises(Unavailable, match=f"no key for secrets: set {KEY_VARIABLE}"):
+    with pytest.raises(BadSeal, match=f"no key for secrets: set {KEY_VARIABLE}"):
         opened(database, Seal(None), run.id)
 
 
@@ -121,7 +121,7 @@ def test_a_key_from_the_environment_is_used_and_not_written(
 
 def test_a_key_that_is_none_is_told(service: RunService, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KEY_VARIABLE, "short")
-    with pytest.raises(Unavailable, match=f"{KEY_VARIABLE} is not a key"):
+    with pytest.raises(BadSeal, match=f"{KEY_VARIABLE} is not a key"):
         submit(service, TOKEN=VALUE)
 
 

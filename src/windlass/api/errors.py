@@ -25,6 +25,7 @@ STATUS: dict[type[errors.WindlassError], int] = {
     errors.Unauthorized: 401,
     errors.Unavailable: 503,
     errors.StorageFull: 507,
+    errors.BadSeal: 503,
 }
 _CODES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed"}
 

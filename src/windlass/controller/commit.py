@@ -1,11 +1,13 @@
-"""Writing decisions down. Each is applied whole or not at all, and dropped if its run has changed since it was decided:
-the next pass decides again.
+"""Writing decisions down. Each goes in an `on_its_own` block: applied whole or not at all, and dropped if its run has
+changed since it was decided. The next pass decides again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import signal
+from collections.abc import Iterator
 from typing import Any
 
 from sqlalchemy import Connection
@@ -23,45 +25,54 @@ from windlass.tenancy.prices import PriceBook, Spent, spent_on
 log = logging.getLogger(__name__)
 
 
+@contextlib.contextmanager
+def on_its_own(tx: Connection, run_id: str) -> Iterator[None]:
+    """What goes wrong with one run must not keep the others of the pass from moving on."""
+    try:
+        with tx.begin_nested():
+            yield
+    except store.ChangedMeanwhile as changed:
+        log.info("%s", changed)
+    except Exception:
+        log.exception("run %s could not be moved on; trying again", run_id)
+
+
 def commit_placement(tx: Connection, run: RunRecord, decision: PlacementDecision, *, now: float) -> None:
     number = run.attempt_count + 1
     names = ", ".join(share.node for share in decision.placement.shares)
-    with tx.begin_nested():
-        store.insert_attempt(tx, run, decision.placement, now=now)
-        store.advance(
-            tx, run, EventKind.PLACED, now=now, attempt=number, message=f"attempt {number} placed on {names}",
-            attempt_count=number, retry_at=None,
-        )  # fmt: skip
+    store.insert_attempt(tx, run, decision.placement, now=now)
+    store.advance(
+        tx, run, EventKind.PLACED, now=now, attempt=number, message=f"attempt {number} placed on {names}",
+        attempt_count=number, retry_at=None,
+    )  # fmt: skip
 
 
 def commit_running(
     tx: Connection, run: RunRecord, attempt: AttemptRecord, decision: MarkRunning, *, now: float
 ) -> None:
-    with tx.begin_nested():
-        _start(tx, run, attempt, decision.started_at, now)
+    _start(tx, run, attempt, decision.started_at, now)
 
 
 def commit_end(
     tx: Connection, run: RunRecord, attempt: AttemptRecord, decision: EndAttempt, prices: PriceBook, *, now: float
 ) -> None:
     """End the attempt and, in the same breath, say what becomes of its run."""
-    with tx.begin_nested():
-        if decision.started_at is not None and run.state is RunState.STARTING:
-            run = _start(tx, run, attempt, decision.started_at, now)
-        started_at = decision.started_at or attempt.started_at
-        store.end_attempt(tx, attempt, decision.exit, started_at=started_at, ended_at=decision.ended_at)
-        spent = _spent(run, attempt, started_at, decision.ended_at, prices)
-        store.record_event(
-            tx, run.id, EventKind.ATTEMPT_ENDED, at=now, attempt=attempt.number,
-            message=f"attempt {attempt.number} ended: {describe_exit(decision.exit)}",
-            data={"exit": exit_to_json(decision.exit)},
-        )  # fmt: skip
-        kind, message, changes = _conclusion(decision, now)
-        store.advance(
-            tx, run, kind, now=now, attempt=attempt.number, message=message,
-            cpu_hours=run.cpu_hours + spent.cpu_hours, gpu_hours=run.gpu_hours + spent.gpu_hours,
-            cost_usd=run.cost_usd + spent.usd, **changes,
-        )  # fmt: skip
+    if decision.started_at is not None and run.state is RunState.STARTING:
+        run = _start(tx, run, attempt, decision.started_at, now)
+    started_at = decision.started_at or attempt.started_at
+    store.end_attempt(tx, attempt, decision.exit, started_at=started_at, ended_at=decision.ended_at)
+    spent = _spent(run, attempt, started_at, decision.ended_at, prices)
+    store.record_event(
+        tx, run.id, EventKind.ATTEMPT_ENDED, at=now, attempt=attempt.number,
+        message=f"attempt {attempt.number} ended: {describe_exit(decision.exit)}",
+        data={"exit": exit_to_json(decision.exit)},
+    )  # fmt: skip
+    kind, message, changes = _conclusion(decision, now)
+    store.advance(
+        tx, run, kind, now=now, attempt=attempt.number, message=message,
+        cpu_hours=run.cpu_hours + spent.cpu_hours, gpu_hours=run.gpu_hours + spent.gpu_hours,
+        cost_usd=run.cost_usd + spent.usd, **changes,
+    )  # fmt: skip
 
 
 def describe_exit(exit: Exit) -> str:

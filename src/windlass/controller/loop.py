@@ -30,7 +30,7 @@ from windlass.controller.decide import (
 from windlass.controller.launching import render_launch
 from windlass.controller.lease import Lease, LeaseLost
 from windlass.core.clock import Clock
-from windlass.core.errors import LaunchFailed, Unavailable, WindlassError
+from windlass.core.errors import Unavailable, WindlassError
 from windlass.core.exits import Exit
 from windlass.core.storable import storable
 from windlass.db.database import Database
@@ -185,10 +185,8 @@ class Controller:
             self._lease.beat(tx)
             for decision in decisions:
                 if run := runs[decision.run_id]:
-                    try:
+                    with commit.on_its_own(tx, run.id):
                         commit.commit_placement(tx, run, decision, now=now)
-                    except store.ChangedMeanwhile as changed:
-                        log.info("%s", changed)
         with self._db.read() as tx:
             placed = [a for a in store.load_attempts_of(tx, list(runs)) if a.state is AttemptState.STARTING]
             current = {a.run_id: store.load_run(tx, a.run_id) for a in placed}
@@ -264,7 +262,7 @@ class Controller:
             )
         except Unavailable as error:
             log.warning("attempt %s cannot be launched now: %s", attempt.id, error)
-        except (LaunchFailed, OSError) as error:
+        except (WindlassError, OSError) as error:
             message = error.message if isinstance(error, WindlassError) else str(error)
             decision = decide_failed_launch(run, message, earlier, now=now, jitter=self._jitter.random())
             self._commit([(run, attempt, Observation(phase=Phase.ABSENT), [decision])], now)
@@ -289,7 +287,7 @@ class Controller:
                     note["environment_digest"] = store.put_environment(tx, environment)
                 store.update_attempt(tx, attempt.id, **note)
             for run, attempt, _, decisions in changes:
-                try:
+                with commit.on_its_own(tx, run.id):
                     for decision in decisions:
                         if isinstance(decision, MarkRunning):
                             commit.commit_running(tx, run, attempt, decision, now=now)
@@ -297,8 +295,6 @@ class Controller:
                             # The last points first: whoever sees the end sees them too.
                             commit_spooled(tx, last_points.get(attempt.id, []))
                             commit.commit_end(tx, run, attempt, decision, self._prices, now=now)
-                except store.ChangedMeanwhile as changed:
-                    log.info("%s", changed)
 
     def _last_points(
         self, changes: Sequence[tuple[RunRecord, AttemptRecord, Observation, list[Decision]]]

@@ -15,7 +15,8 @@ and the options, and optionally a hint that says what to do next. HTTP statuses 
     ├── Unavailable           a part that is needed is away; trying again may help
     │   ├── ServerUnreachable ... the server itself, as seen from a client
     │   └── StorageFull       ... the disk or database has no room left
-    └── LaunchFailed          an engine could not start an attempt
+    ├── LaunchFailed          an engine could not start an attempt
+    └── BadSeal               secrets cannot be sealed or opened with the key that is here
 """
 
 from __future__ import annotations
@@ -90,3 +91,7 @@ class StorageFull(Unavailable):
 
 class LaunchFailed(WindlassError):
     code = "launch_failed"
+
+
+class BadSeal(WindlassError):
+    code = "bad_seal"

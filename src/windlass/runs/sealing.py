@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, insert, select
 
-from windlass.core.errors import InvalidInput, Unavailable
+from windlass.core.errors import BadSeal, InvalidInput
 from windlass.runs.tables import secrets
 
 if TYPE_CHECKING:  # costly to import, and needed only by runs that have secrets
@@ -43,7 +43,7 @@ class Seal:
         try:
             return {row.name: box.decrypt(bytes(row.sealed)).decode() for row in rows}
         except InvalidToken as error:
-            raise Unavailable(
+            raise BadSeal(
                 f"the secrets of run {run_id} were sealed with another key",
                 hint=f"set {KEY_VARIABLE} to the key they were sealed with, or submit the run again",
             ) from error
@@ -60,13 +60,13 @@ class Seal:
             return Fernet(key)
         except ValueError as error:
             where = KEY_VARIABLE if os.environ.get(KEY_VARIABLE) else self._key_file
-            raise Unavailable(f"{where} is not a key: it takes 32 bytes in url-safe base64") from error
+            raise BadSeal(f"{where} is not a key: it takes 32 bytes in url-safe base64") from error
 
     def _key(self, generate: Callable[[], bytes]) -> bytes:
         if text := os.environ.get(KEY_VARIABLE):
             return text.encode()
         if self._key_file is None:
-            raise Unavailable(f"no key for secrets: set {KEY_VARIABLE}")
+            raise BadSeal(f"no key for secrets: set {KEY_VARIABLE}")
         if not self._key_file.exists():
             _create_once(self._key_file, generate())
         return self._key_file.read_bytes()

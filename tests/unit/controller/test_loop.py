@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import Connection, text
 
 from windlass.agent.layout import metrics_spool
+from windlass.controller import commit
 from windlass.controller.lease import Lease, LeaseLost
 from windlass.controller.loop import Controller
 from windlass.core.errors import LaunchFailed, Unavailable
@@ -20,8 +22,10 @@ from windlass.core.exits import Exit, ExitReason
 from windlass.core.resources import Node
 from windlass.db.database import Database
 from windlass.engines.contract import Engine, Observation
+from windlass.runs.records import RunRecord
 from windlass.runs.sealing import Seal
 from windlass.runs.service import RunService
+from windlass.scheduling.types import PlacementDecision
 from windlass.tenancy.prices import PriceBook
 from windlass.testing.clock import FakeClock
 from windlass.testing.fake_engine import FakeCluster, FakeEngine
@@ -207,6 +211,39 @@ def test_an_engine_that_is_away_does_not_keep_the_others_waiting(stage: Stage) -
     stage.pass_time()
     assert stage.state(placed["fake"]) == "cancelled"
     assert all(attempt.released for engine in (stage.engine, other) for attempt in engine.cluster.attempts.values())
+
+
+def test_secrets_that_nobody_can_open_any_more_fail_their_run(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = stage.submit(secrets={"TOKEN": "value"})
+    monkeypatch.setenv("WINDLASS_SECRET_KEY", "A" * 43 + "=")  # a key, but another one
+    stage.pass_time()
+    view = stage.service.view(run_id)
+    assert view.state == "failed"
+    assert view.exit is not None
+    assert view.exit.reason == "launch_failed"
+    assert "sealed with another key" in view.exit.message
+
+
+def test_what_goes_wrong_with_one_run_does_not_keep_the_others(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cursed, fine = stage.submit(), stage.submit()
+    real = commit.commit_placement
+
+    def fail_for_one(tx: Connection, run: RunRecord, decision: PlacementDecision, *, now: float) -> None:
+        real(tx, run, decision, now=now)
+        if run.id == cursed:
+            tx.execute(text("SELECT no_such_column FROM runs"))
+
+    monkeypatch.setattr(commit, "commit_placement", fail_for_one)
+    stage.pass_time()
+    assert (stage.state(cursed), stage.state(fine)) == ("queued", "starting")
+    assert cursed in caplog.text
+    monkeypatch.undo()
+    stage.pass_time()
+    assert stage.state(cursed) == "starting"
 
 
 def test_secrets_reach_the_engine_and_nothing_else(stage: Stage) -> None:

@@ -192,6 +192,7 @@ def _leave(number: int, _frame: object) -> None:
     """Unwind, once: a second signal must not disturb the cleaning up that the first one began."""
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, signal.SIG_IGN)
+    tell(f"ended by {signal.Signals(number).name}")
     sys.exit(128 + number)
 
 

@@ -8,11 +8,13 @@ While a bare one steps, every process of Windlass is stopped: work it has put of
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +28,7 @@ from windlass.testing.servers import ServerProcess, processes_of, running_server
 
 SCRIPT = Path(__file__).resolve().parent / "programs" / "training_loop.py"
 WINDOW_S = 0.5
+_PATIENCE_S = 120.0
 ARMS = ("bare", "windlass", "bare again")
 
 
@@ -56,14 +59,32 @@ def running_loop(folder: Path, command: Sequence[str], *, home: Path) -> Iterato
             [*command, str(folder)], env=environ, cwd=SCRIPT.parent, stdin=subprocess.DEVNULL, stdout=log, stderr=log
         )
     try:
-        # Opening waits for the other side, which does so once it has loaded torch and made its first steps.
-        with open(folder / "go", "w") as go, open(folder / "done") as done:
+        with _open_when_read(folder / "go", process, folder / "log") as go, open(folder / "done") as done:
             yield Loop(folder=folder, process=process, go=go, done=done)
         if process.wait(60) != 0:
             raise RuntimeError(f"{command} exited with {process.returncode}:\n{(folder / 'log').read_text()[-2000:]}")
     finally:
         process.kill()
         process.wait()
+
+
+def _open_when_read(path: Path, process: subprocess.Popen[bytes], log: Path) -> TextIO:
+    """Our end of the pipe, once the script has loaded torch, made its first steps and opened the other end."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+        else:
+            os.set_blocking(fd, True)
+            return os.fdopen(fd, "w")
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise RuntimeError(
+                f"{process.args!r} does not come to its loop:\n{log.read_text(errors='replace')[-2000:]}"
+            )
+        time.sleep(0.02)
 
 
 @dataclass(slots=True, kw_only=True)

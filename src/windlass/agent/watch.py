@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import selectors
 import signal
 import time
@@ -16,6 +17,9 @@ from .sampling import Sampler
 from .status import Status
 
 _READ_BYTES = 256 * 1024
+# A rank that prints at every step would wake us at every step, and waking somebody costs it tens of microseconds.
+_REST_S = 0.025
+_LITTLE_BYTES = 16 * 1024
 _FIRST_SAMPLE_S = 0.5
 _MEMORY_CHECK_S = 0.5
 _KILL_PATIENCE_S = 5.0
@@ -50,6 +54,7 @@ class Watch:
         self._wakeup_fd = wakeup_fd
         self._readers: dict[int, Callable[[], Any]] = {wakeup_fd: self._on_signals}
         self._selector: selectors.BaseSelector  # from `run` on
+        self._read_bytes = 0  # since the last rest
         self._ranks: dict[int, Rank] = {}
         self._verdict: Verdict | None = None
         self._killed = False
@@ -96,7 +101,14 @@ class Watch:
         self._selector = selectors.DefaultSelector()
         for fd, reader in self._readers.items():
             self._selector.register(fd, selectors.EVENT_READ, reader)
+        signals = select.poll()
+        signals.register(self._wakeup_fd, select.POLLIN)
         while not self._is_over():
+            if 0 < self._read_bytes < _LITTLE_BYTES:
+                # Output gathers meanwhile; a signal ends the rest. After more than a little there is none: a rank
+                # must not wait for room in its pipe.
+                signals.poll(1000 * min(_REST_S, self._wait_s()))
+            self._read_bytes = 0
             for key, _ in self._selector.select(self._wait_s()):
                 # An event handled before, of the same batch, may have closed it.
                 if key.fd in self._selector.get_map():
@@ -118,6 +130,7 @@ class Watch:
             except BlockingIOError:
                 return False
             if data:
+                self._read_bytes += len(data)
                 log.feed(stream, data, time.time())
                 return True
             self._selector.unregister(fd)

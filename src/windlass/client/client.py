@@ -112,7 +112,7 @@ class Client:
         from windlass.core.errors import Unavailable
         from windlass.wire.cluster import SnapshotFile, SnapshotReceipt, SnapshotRequest
 
-        snapshot = take_snapshot(folder)
+        snapshot = take_snapshot(folder, home=self.home)
         files = [
             SnapshotFile(path=entry.path, mode=entry.mode, sha256=entry.sha256, size=entry.size, link=entry.link)
             for entry in snapshot.entries

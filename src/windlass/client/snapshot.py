@@ -51,16 +51,16 @@ def limit_bytes() -> int:
         raise InvalidInput(f"WINDLASS_CODE_LIMIT: {error}") from None
 
 
-def take_snapshot(root: Path, *, limit: int | None = None) -> Snapshot:
-    """Files and links under `root` that no ignore file leaves out, in a fixed order. Raises TooLarge over the limit
-    and InvalidInput for what cannot be read."""
+def take_snapshot(root: Path, *, limit: int | None = None, home: Path | None = None) -> Snapshot:
+    """Files and links under `root` that no ignore file leaves out, in a fixed order. The server's own `home` is never
+    code, wherever it lies. Raises TooLarge over the limit and InvalidInput for what cannot be read."""
     root = root.absolute()
     if not root.is_dir():
         raise InvalidInput(f"the code folder {root} {'is not a folder' if root.exists() else 'does not exist'}")
     found = []
     total = 0
     most = limit_bytes() if limit is None else limit
-    for entry in _walk(root):
+    for entry in _walk(root, None if home is None else str(home.absolute())):
         found.append(entry)
         total += entry.size
         if len(found) >= _MOST_LOOKED_AT:
@@ -71,7 +71,7 @@ def take_snapshot(root: Path, *, limit: int | None = None) -> Snapshot:
     return Snapshot(root=root, entries=tuple(_hashed(root, entry) for entry in found))
 
 
-def _walk(root: Path) -> Iterator[Entry]:
+def _walk(root: Path, home: str | None) -> Iterator[Entry]:
     outer, prefix = outer_rules(root)
     folders: list[tuple[str, Rules]] = [("", outer)]
     while folders:
@@ -85,7 +85,7 @@ def _walk(root: Path) -> Iterator[Entry]:
             except UnicodeEncodeError:
                 raise InvalidInput(f"the name of {root / path!r} is not UTF-8 text; rename or ignore it") from None
             is_dir = item.is_dir(follow_symlinks=False)
-            if rules.exclude(prefix + path, is_dir=is_dir):
+            if rules.exclude(prefix + path, is_dir=is_dir) or item.path == home:
                 continue
             if is_dir:
                 folders.append((path + "/", rules))

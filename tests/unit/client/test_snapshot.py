@@ -53,6 +53,12 @@ def test_what_is_never_code_stays_out(tmp_path: Path) -> None:
     assert paths(tmp_path) == ["a/x.py"]
 
 
+def test_the_servers_home_stays_out(tmp_path: Path) -> None:
+    write(tmp_path, {"train.py": "", "state/windlass.db": "", "other/state/x.py": ""})
+    taken = take_snapshot(tmp_path, home=tmp_path / "state")
+    assert [entry.path for entry in taken.entries] == ["other/state/x.py", "train.py"]
+
+
 def test_special_files_stay_out(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")  # reading it would hang
     write(tmp_path, {"a.py": ""})

@@ -16,19 +16,18 @@ from windlass.wire.spec import RunSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunRecord:
+class RunHead:
+    """A run without its large parts: enough for lists, which would spend most of their time on parsing those."""
+
     id: str
     name: str
     project: str
     user: str | None
     state: RunState
     version: int
-    spec_data: Mapping[str, Any]
-    argv: tuple[str, ...]
     tags: Mapping[str, str]
     seed: int
     code_digest: str | None
-    origin: Mapping[str, Any]
     clone_of: str | None
     submitted_at: float
     queued_at: float
@@ -48,13 +47,20 @@ class RunRecord:
     request_digest: str | None
 
     @property
-    def spec(self) -> RunSpec:
-        """Parsed on demand: lists of thousands of runs are loaded without looking at it."""
-        return RunSpec.model_validate(self.spec_data)
-
-    @property
     def cancelling(self) -> bool:
         return self.cancel_requested_at is not None and not self.state.is_terminal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord(RunHead):
+    spec_data: Mapping[str, Any]
+    argv: tuple[str, ...]
+    origin: Mapping[str, Any]
+
+    @property
+    def spec(self) -> RunSpec:
+        """Parsed on demand: most of what is done with a run does not look at it."""
+        return RunSpec.model_validate(self.spec_data)
 
     @property
     def retry_policy(self) -> RetryPolicy:
@@ -80,10 +86,18 @@ class AttemptRecord:
     usage: Mapping[str, Any] | None
 
 
+def head_from_row(row: Row[Any]) -> RunHead:
+    return RunHead(**_head_values(dict(row._mapping)))
+
+
 def run_from_row(row: Row[Any]) -> RunRecord:
-    values = dict(row._mapping)
+    values = _head_values(dict(row._mapping))
+    return RunRecord(spec_data=values.pop("spec"), argv=tuple(values.pop("argv")), **values)
+
+
+def _head_values(values: dict[str, Any]) -> dict[str, Any]:
     values.pop("idempotency_key", None)
-    resources = Resources(
+    values["resources"] = Resources(
         nodes=values.pop("nodes"),
         cpus=values.pop("cpus"),
         memory_bytes=values.pop("memory_bytes"),
@@ -91,10 +105,8 @@ def run_from_row(row: Row[Any]) -> RunRecord:
         gpu_type=values.pop("gpu_type"),
     )
     values["state"] = RunState(values["state"])
-    values["spec_data"] = values.pop("spec")
-    values["argv"] = tuple(values["argv"])
     values["exit"] = exit_from_json(values["exit"])
-    return RunRecord(resources=resources, **values)
+    return values
 
 
 def attempt_from_row(row: Row[Any]) -> AttemptRecord:

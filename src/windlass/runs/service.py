@@ -21,7 +21,7 @@ from windlass.db.database import Database
 from windlass.runs import store, views
 from windlass.runs.logs import LogQuery, load_log_dirs, read_logs
 from windlass.runs.queue import explain_run, view_cluster
-from windlass.runs.records import AttemptRecord, RunRecord, exit_to_json
+from windlass.runs.records import AttemptRecord, RunHead, RunRecord, exit_to_json
 from windlass.runs.sealing import Seal
 from windlass.runs.submission import changed_spec, check_secrets, new_run, request_digest
 from windlass.runs.types import EventKind, RunState
@@ -244,7 +244,7 @@ class RunService:
 
     # ---- inside ------------------------------------------------------------------------------------------------
 
-    def _summaries(self, tx: Connection, found: Sequence[RunRecord]) -> list[wire.RunSummary]:
+    def _summaries(self, tx: Connection, found: Sequence[RunHead]) -> list[wire.RunSummary]:
         live_ids = [run.id for run in found if run.state.is_live]
         live: dict[str, AttemptRecord] = {a.run_id: a for a in store.load_attempts_of(tx, live_ids)} if live_ids else {}
         progress = load_progress(tx, [run.id for run in found])
@@ -330,7 +330,7 @@ def _tag(text: str | None) -> tuple[str, str | None] | None:
     return key, value if equals else None
 
 
-def _encode_cursor(run: RunRecord) -> str:
+def _encode_cursor(run: RunHead) -> str:
     return base64.urlsafe_b64encode(json.dumps([run.submitted_at, run.id]).encode()).decode()
 
 

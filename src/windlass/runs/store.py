@@ -17,9 +17,11 @@ from windlass.core.ids import attempt_id
 from windlass.core.resources import Placement
 from windlass.runs.records import (
     AttemptRecord,
+    RunHead,
     RunRecord,
     attempt_from_row,
     exit_to_json,
+    head_from_row,
     placement_to_json,
     run_from_row,
 )
@@ -28,6 +30,9 @@ from windlass.runs.types import STATE_AFTER, AttemptState, EventKind, RunState, 
 
 LIVE = (RunState.STARTING, RunState.RUNNING)
 WAITING = (RunState.QUEUED, RunState.RECOVERING)
+
+
+_HEAD = [column for column in runs.c if column.name not in ("spec", "argv", "origin")]
 
 
 class ChangedMeanwhile(Conflict):
@@ -78,9 +83,9 @@ def load_page(
     tag: tuple[str, str | None] | None = None,
     before: tuple[float, str] | None = None,
     limit: int = 50,
-) -> list[RunRecord]:
+) -> list[RunHead]:
     """Newest first, older than the `before` (submitted_at, id) of the last run of the previous page."""
-    query = select(runs).order_by(runs.c.submitted_at.desc(), runs.c.id.desc()).limit(limit)
+    query = select(*_HEAD).order_by(runs.c.submitted_at.desc(), runs.c.id.desc()).limit(limit)
     if states:
         query = query.where(runs.c.state.in_(states))
     if project is not None:
@@ -93,7 +98,7 @@ def load_page(
         query = query.where(held.is_not(None) if value is None else held == value)
     if before is not None:
         query = query.where(tuple_(runs.c.submitted_at, runs.c.id) < tuple_(*before))
-    return [run_from_row(row) for row in tx.execute(query)]
+    return [head_from_row(row) for row in tx.execute(query)]
 
 
 def find_ids(tx: Connection, prefix: str, *, limit: int = 10) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from windlass.core.exits import Exit
-from windlass.runs.records import AttemptRecord, RunRecord
+from windlass.runs.records import AttemptRecord, RunHead, RunRecord
 from windlass.runs.types import RunState
 from windlass.tenancy.prices import PriceBook, Spent, spent_on
 from windlass.tracking.points import MetricPoint, ProgressMark, Summary
@@ -19,7 +19,7 @@ _PRIORITY_NAMES = {priority.rank: priority.value for priority in Priority}
 
 
 def summary_view(
-    run: RunRecord, live: AttemptRecord | None, progress: ProgressMark | None, prices: PriceBook, *, now: float
+    run: RunHead, live: AttemptRecord | None, progress: ProgressMark | None, prices: PriceBook, *, now: float
 ) -> wire.RunSummary:
     return wire.RunSummary(**_summary(run, live, progress, prices, now))
 
@@ -112,7 +112,7 @@ def finite(value: float | None) -> float | None:
 
 
 def _summary(
-    run: RunRecord, live: AttemptRecord | None, progress: ProgressMark | None, prices: PriceBook, now: float
+    run: RunHead, live: AttemptRecord | None, progress: ProgressMark | None, prices: PriceBook, now: float
 ) -> dict[str, Any]:
     spent = Spent(cpu_hours=run.cpu_hours, gpu_hours=run.gpu_hours, usd=run.cost_usd)
     if live and live.started_at is not None:
@@ -139,7 +139,7 @@ def _summary(
     }
 
 
-def _shell_code(run: RunRecord) -> int | None:
+def _shell_code(run: RunHead) -> int | None:
     if not run.state.is_terminal:
         return None
     if run.state is RunState.CANCELLED:

@@ -88,10 +88,15 @@ class Fuzzed:
         return made
 
     def _aim(self, case: Case, *, known: bool) -> None:
-        """Made-up names hit no run; half of the requests are about one that is there."""
-        if case.path_parameters and "ref" in case.path_parameters and known:
-            follows = case.operation.path.endswith(STREAMS)
+        """Half of the requests are about a run that is there. What may be followed must come to an end: a made-up name
+        could be the short form of a run that waits, and such a stream is meant to go on."""
+        if not case.path_parameters or "ref" not in case.path_parameters:
+            return
+        follows = case.operation.path.endswith(STREAMS)
+        if known:
             case.path_parameters["ref"] = self.succeeded if follows else self.waiting
+        elif follows:
+            case.path_parameters["ref"] = f"~{case.path_parameters['ref']}"  # no id or name begins like this
 
 
 def submit(client: Any, name: str) -> str:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Query, Response
 
+from windlass.api.answers import json_of
 from windlass.api.context import Context
 from windlass.api.routes.runs import Ref
 from windlass.api.streams import follow
@@ -81,7 +82,7 @@ def metrics(
     return services.runs.metrics(ref, names=name, most=most)
 
 
-@router.post("/{ref}/metrics")
-def ingest(ref: Ref, batch: wire.MetricBatch, services: Context) -> wire.MetricReceipt:
+@router.post("/{ref}/metrics", response_model=wire.MetricReceipt)
+def ingest(ref: Ref, batch: wire.MetricBatch, services: Context) -> Response:
     """Add points. Each point of a source has a number; what is known already is skipped, so a repeat is harmless."""
-    return services.runs.ingest(ref, batch)
+    return json_of(services.runs.ingest(ref, batch))

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Path, Query, Response
 
+from windlass.api.answers import json_of
 from windlass.api.context import Context
 from windlass.wire import runs as wire
 
@@ -25,7 +26,7 @@ def submit(request: wire.SubmitRequest, services: Context, idempotency_key: Key 
     return services.runs.submit(request, idempotency_key=idempotency_key, user=None)
 
 
-@router.get("")
+@router.get("", response_model=wire.RunPage)
 def list_runs(
     services: Context,
     state: Annotated[list[str] | None, Query(max_length=20)] = None,
@@ -34,14 +35,15 @@ def list_runs(
     tag: Annotated[str | None, Query(max_length=400, pattern=r'^[^\x00"\\]*$', description="KEY or KEY=VALUE")] = None,
     cursor: Annotated[str | None, Query(max_length=500)] = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
-) -> wire.RunPage:
+) -> Response:
     """Runs, newest first. `next_cursor` of one page is the `cursor` of the next."""
-    return services.runs.page(states=state or [], project=project, name=name, tag=tag, cursor=cursor, limit=limit)
+    page = services.runs.page(states=state or [], project=project, name=name, tag=tag, cursor=cursor, limit=limit)
+    return json_of(page)
 
 
-@router.get("/{ref}")
-def show(ref: Ref, services: Context) -> wire.RunView:
-    return services.runs.view(ref)
+@router.get("/{ref}", response_model=wire.RunView)
+def show(ref: Ref, services: Context) -> Response:
+    return json_of(services.runs.view(ref))
 
 
 @router.get("/{ref}/attempts")

@@ -178,13 +178,14 @@ def _ask(question: str) -> str:
     import termios
     import tty
 
-    sys.stderr.write(question)
-    sys.stderr.flush()
     fd = sys.stdin.fileno()
     before = termios.tcgetattr(fd)
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        tty.setcbreak(fd)
+        # Before the question is seen, and without dropping what is typed: an answer may come at once.
+        tty.setcbreak(fd, termios.TCSANOW)
+        sys.stderr.write(question)
+        sys.stderr.flush()
         while True:
             select.select([fd], [], [])
             key = os.read(fd, 1).decode(errors="replace").lower()

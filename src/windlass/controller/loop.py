@@ -47,9 +47,9 @@ from windlass.tracking.store import load_positions
 
 log = logging.getLogger(__name__)
 
-PASS_EVERY_S = 0.5
+PASS_EVERY_S = 1.0  # at the latest: submissions and supervisors wake the loop at once
 INVENTORY_EVERY_S = 30.0
-COLLECT_EVERY_S = 0.4
+COLLECT_EVERY_S = 0.9
 BEAT_EVERY_S = 2.0
 
 

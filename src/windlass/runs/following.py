@@ -19,6 +19,9 @@ from windlass.tracking.logs import LogCursor, read_page, seek_tail
 from windlass.tracking.store import load_progress, load_summaries
 
 _LINES_PER_LOOK = 10_000
+# A run that is followed for long costs less: most looks are at its logs alone.
+_EAGER_LOOKS = 50
+_DATABASE_EVERY = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,24 +77,32 @@ class Follower:
         self._fresh = position is None
         self._shown_version = -1
         self._shown_progress: dict[str, Any] | None = None
+        self._looks = 0
+        self._log_dirs: LogDirs = {}
         self.ended = False
         self.behind = False  # there is more to see at once
 
     def look(self) -> list[News]:
+        self._looks += 1
+        if self._log_dirs and self._looks > _EAGER_LOOKS and self._looks % _DATABASE_EVERY:
+            return self._see_logs()
         with self._db.read() as tx:
             run = store.load_run(tx, self._run_id)
             if run is None:
                 raise NotFound(f"there is no run '{self._run_id}'")
             news = [*self._run_news(tx, run), *self._event_news(tx), *self._progress_news(tx, run)]
-            log_dirs = load_log_dirs(tx, run.id) if self._channels.logs else {}
-        lines = self._log_news(self._channels.logs, log_dirs) if self._channels.logs else []
-        news += lines
-        self.behind = len(lines) >= _LINES_PER_LOOK
+            self._log_dirs = load_log_dirs(tx, run.id) if self._channels.logs else {}
+        news += self._see_logs()
         if run.state.is_terminal and not self.behind:
             # Logs are complete before an end is recorded, so a short page after it is the last one.
             self.ended = True
             news.append(News("end", self._runs.view(run.id).model_dump(mode="json"), self._position.encode()))
         return news
+
+    def _see_logs(self) -> list[News]:
+        lines = self._log_news(self._channels.logs, self._log_dirs) if self._channels.logs else []
+        self.behind = len(lines) >= _LINES_PER_LOOK
+        return lines
 
     def _run_news(self, tx: Connection, run: RunRecord) -> list[News]:
         if not self._channels.progress or run.version == self._shown_version:

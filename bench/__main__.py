@@ -18,6 +18,8 @@ from bench.harness import Figure, machine_facts, render_table, tell
 ROOT = Path(__file__).resolve().parents[1]
 BENCHES = ("launch", "overhead", "throughput")
 
+GPU_FIGURES = Path(__file__).with_name("gpu_figures.md")  # from a machine of another kind, kept by hand
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
@@ -84,6 +86,7 @@ def render_page(results: Sequence[Result], facts: Mapping[str, str], *, quick: b
     ]
     for result in results:
         parts += [f"## {result.bench}", f"Took {result.took_s:.0f} s.", result.text]
+    parts.append(GPU_FIGURES.read_text().strip())
     return "\n\n".join(parts) + "\n"
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from tests.e2e.crashing import Persistent, check_record
 from windlass.testing.postgres import PostgresServer
-from windlass.testing.servers import end_processes_of, start_server
+from windlass.testing.servers import start_server
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(180)]
 
@@ -49,58 +49,55 @@ def database_url(postgres_server: PostgresServer) -> Iterator[str]:
     postgres_server.drop_database(url)
 
 
-def test_a_standby_takes_over(tmp_path: Path, database_url: str) -> None:
+@pytest.fixture
+def user(tmp_path: Path, database_url: str) -> Iterator[Persistent]:
+    """Of a server that answers requests and moves nothing."""
     home = tmp_path / "home"
     server = start_server(home, arguments=["--role", "api"], environ={"WINDLASS_DATABASE_URL": database_url})
     user = Persistent(home=home, fault="", server=server)
-    controllers = Controllers(home, database_url)
-    try:
-        first = controllers.start()
-        witness = tmp_path / "witness"
-        slow = user.submit(
-            {"command": f"echo $WINDLASS_ATTEMPT_ID >> {witness}; sleep 3", "resources": {"cpus": 0.1}}, "slow"
-        )
-        user.until(slow, lambda run: run["state"] == "running")
-        controllers.start()  # the standby
-
-        os.kill(first.pid, signal.SIGSTOP)  # alive, so that only the standing beat gives it away
-        waiting = user.submit(
-            {"command": f"echo $WINDLASS_ATTEMPT_ID >> {witness}", "resources": {"cpus": 0.1}}, "waiting"
-        )
-        began = time.monotonic()
-        assert user.until_over(waiting)["state"] == "succeeded"
-        assert time.monotonic() - began < 10
-        os.kill(first.pid, signal.SIGCONT)  # it comes back and must find that it is no longer the one
-
-        assert user.until_over(slow)["state"] == "succeeded"
-        more = [user.submit({"command": f"echo $WINDLASS_ATTEMPT_ID >> {witness}"}, f"more-{n}") for n in range(10)]
-        for run_id in more:
-            assert user.until_over(run_id)["state"] == "succeeded"
-        for run_id in [slow, waiting, *more]:
-            check_record(user, run_id)
-        assert sorted(witness.read_text().split()) == sorted(f"{run_id}.1" for run_id in [slow, waiting, *more])
-        assert first.poll() is None
-    finally:
-        controllers.close()
-        user.close()
-        end_processes_of(home)
+    yield user
+    user.close()
 
 
-def test_a_killed_controller_is_replaced_at_once_on_its_own_machine(tmp_path: Path, database_url: str) -> None:
-    home = tmp_path / "home"
-    server = start_server(home, arguments=["--role", "api"], environ={"WINDLASS_DATABASE_URL": database_url})
-    user = Persistent(home=home, fault="", server=server)
-    controllers = Controllers(home, database_url)
-    try:
-        first = controllers.start()
-        assert user.until_over(user.submit({"command": "true"}, "before"))["state"] == "succeeded"
-        controllers.start()
-        first.kill()
-        first.wait()
-        began = time.monotonic()
-        assert user.until_over(user.submit({"command": "true"}, "after"))["state"] == "succeeded"
-        assert time.monotonic() - began < 10
-    finally:
-        controllers.close()
-        user.close()
-        end_processes_of(home)
+@pytest.fixture
+def controllers(user: Persistent, database_url: str) -> Iterator[Controllers]:
+    controllers = Controllers(user.home, database_url)
+    yield controllers
+    controllers.close()
+
+
+def test_a_standby_takes_over(tmp_path: Path, user: Persistent, controllers: Controllers) -> None:
+    first = controllers.start()
+    witness = tmp_path / "witness"
+    slow = user.submit(
+        {"command": f"echo $WINDLASS_ATTEMPT_ID >> {witness}; sleep 3", "resources": {"cpus": 0.1}}, "slow"
+    )
+    user.until(slow, lambda run: run["state"] == "running")
+    controllers.start()  # the standby
+
+    os.kill(first.pid, signal.SIGSTOP)  # alive, so that only the standing beat gives it away
+    waiting = user.submit({"command": f"echo $WINDLASS_ATTEMPT_ID >> {witness}", "resources": {"cpus": 0.1}}, "waiting")
+    began = time.monotonic()
+    assert user.until_over(waiting)["state"] == "succeeded"
+    assert time.monotonic() - began < 10
+    os.kill(first.pid, signal.SIGCONT)  # it comes back and must find that it is no longer the one
+
+    assert user.until_over(slow)["state"] == "succeeded"
+    more = [user.submit({"command": f"echo $WINDLASS_ATTEMPT_ID >> {witness}"}, f"more-{n}") for n in range(10)]
+    for run_id in more:
+        assert user.until_over(run_id)["state"] == "succeeded"
+    for run_id in [slow, waiting, *more]:
+        check_record(user, run_id)
+    assert sorted(witness.read_text().split()) == sorted(f"{run_id}.1" for run_id in [slow, waiting, *more])
+    assert first.poll() is None
+
+
+def test_a_killed_controller_is_replaced_at_once_on_its_own_machine(user: Persistent, controllers: Controllers) -> None:
+    first = controllers.start()
+    assert user.until_over(user.submit({"command": "true"}, "before"))["state"] == "succeeded"
+    controllers.start()
+    first.kill()
+    first.wait()
+    began = time.monotonic()
+    assert user.until_over(user.submit({"command": "true"}, "after"))["state"] == "succeeded"
+    assert time.monotonic() - began < 10

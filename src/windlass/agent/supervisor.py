@@ -84,7 +84,7 @@ def _run(
 ) -> Union[dict[str, Any], Step]:
     wish = read_json(os.path.join(plan["node_dir"], layout.STOP))
     if wish is not None:
-        return outcome.never_started("cancelled", str(wish["reason"]), time.time())
+        return outcome.never_started(str(wish["kind"]), str(wish["reason"]), time.time())
     watch = Watch(plan=plan, status=status, wakeup_fd=wakeup_fd)
     try:
         commands = _prepare(plan, secrets, warm)

@@ -150,10 +150,10 @@ class Watch:
     def _on_stop(self) -> None:
         wish = read_json(os.path.join(self._node_dir, layout.STOP))
         if wish is None:
-            message = "the supervisor was told to stop by another program, as at a shutdown of the machine"
-            self._stop(Verdict("signal", message, signal_number=int(signal.SIGTERM)), self._plan["grace_s"])
+            # Whoever stops nodes (Slurm, a kubelet, the machine's shutdown) does it like this.
+            self._stop(Verdict("preempted", "its node was told to stop from outside"), self._plan["grace_s"])
         else:
-            self._stop(Verdict("cancelled", str(wish["reason"])), float(wish["grace_s"]))
+            self._stop(Verdict(str(wish["kind"]), str(wish["reason"])), float(wish["grace_s"]))
 
     def _reap(self) -> None:
         while True:
@@ -314,7 +314,7 @@ class Watch:
     def _outcome(self) -> dict[str, Any]:
         verdict = self._verdict or Verdict("completed", "")
         message = verdict.message
-        if self._killed and verdict.reason in ("cancelled", "timeout"):
+        if self._killed and verdict.reason in ("cancelled", "preempted", "timeout"):
             message += "; had to be killed after its grace period"
         dropped = sum(rank.log.dropped_bytes for rank in self._ranks.values())
         if dropped:

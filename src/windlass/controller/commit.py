@@ -85,6 +85,7 @@ def describe_exit(exit: Exit) -> str:
         ExitReason.TIMEOUT: "time limit reached",
         ExitReason.LOST: "lost",
         ExitReason.CANCELLED: "cancelled",
+        ExitReason.PREEMPTED: "preempted",
         ExitReason.LAUNCH_FAILED: "could not be started",
     }[exit.reason]
     if exit.rank is not None and exit.reason is not ExitReason.COMPLETED:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from windlass.core.exits import Exit, ExitReason
 from windlass.core.storable import storable_text
-from windlass.engines.contract import Observation, Phase
+from windlass.engines.contract import Notice, Observation, Phase, StopKind
 from windlass.runs.records import AttemptRecord, RunRecord
 from windlass.runs.retry import GiveUp, Retry, decide_retry
 from windlass.runs.types import AttemptState
@@ -21,6 +21,8 @@ class LaunchAttempt:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopAttempt:
     grace_s: float
+    kind: StopKind = StopKind.CANCELLED
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +78,8 @@ def decide_attempt(
         decisions.append(MarkRunning(started_at=seen.started_at or now))
     if run.cancelling:
         decisions.append(StopAttempt(grace_s=10.0 if run.cancel_grace_s is None else run.cancel_grace_s))
+    elif seen.notice is not None:
+        decisions.append(_give_way(run, seen.notice, now))
     return decisions
 
 
@@ -84,6 +88,22 @@ def decide_failed_launch(
 ) -> EndAttempt:
     exit = Exit(reason=ExitReason.LAUNCH_FAILED, message=message)
     return _end(run, exit, Observation(phase=Phase.ABSENT), earlier, now, jitter)
+
+
+def is_news(stop: StopAttempt, sent: StopAttempt | None) -> bool:
+    """Whether the engine must hear of `stop` after `sent`. The grace of a notice gets shorter with every pass; that
+    alone is no reason to hasten what was asked for already."""
+    if sent is None or sent.kind is not stop.kind:
+        return True
+    return stop.kind is StopKind.CANCELLED and stop.grace_s != sent.grace_s
+
+
+def _give_way(run: RunRecord, notice: Notice, now: float) -> StopAttempt:
+    """A warned stop while there is still time for it: the next attempt continues elsewhere."""
+    grace_s = run.spec.grace
+    if notice.deadline is not None:
+        grace_s = min(grace_s, max(0.0, notice.deadline - now))
+    return StopAttempt(grace_s=grace_s, kind=StopKind.PREEMPTED, why=notice.message)
 
 
 def _end(

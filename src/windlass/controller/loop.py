@@ -26,6 +26,7 @@ from windlass.controller.decide import (
     StopAttempt,
     decide_attempt,
     decide_failed_launch,
+    is_news,
 )
 from windlass.controller.launching import render_launch
 from windlass.controller.lease import Lease, LeaseLost
@@ -34,12 +35,12 @@ from windlass.core.errors import Unavailable, WindlassError
 from windlass.core.exits import Exit
 from windlass.core.storable import storable
 from windlass.db.database import Database
-from windlass.engines.contract import Engine, Observation, Phase
+from windlass.engines.contract import Engine, Observation, Phase, StopKind
 from windlass.runs import store
 from windlass.runs.queue import load_cluster_snapshot
 from windlass.runs.records import AttemptRecord, RunRecord
 from windlass.runs.sealing import Seal
-from windlass.runs.types import AttemptState
+from windlass.runs.types import AttemptState, EventKind
 from windlass.scheduling.nodes import commit_nodes
 from windlass.scheduling.place import decide_placements
 from windlass.tenancy.prices import PriceBook
@@ -77,7 +78,7 @@ class Controller:
         self._stopping = threading.Event()
         # Conveniences only; losing them costs a repeated signal, an early refresh or reading a run again.
         self._live_runs: dict[str, RunRecord] = {}
-        self._stops_sent: dict[str, float] = {}
+        self._stops_sent: dict[str, StopAttempt] = {}
         self._noted: dict[str, float] = {}
         self._next_inventory = self._next_collect = self._next_beat = 0.0
 
@@ -169,7 +170,7 @@ class Controller:
                 if isinstance(decision, LaunchAttempt):
                     self._launch(run, attempt, earlier.get(run.id, []))
                 elif isinstance(decision, StopAttempt):
-                    self._stop(attempt, decision.grace_s)
+                    self._stop(attempt, decision)
 
     def place(self) -> None:
         """Start those whose turn it is."""
@@ -267,12 +268,22 @@ class Controller:
             decision = decide_failed_launch(run, message, earlier, now=now, jitter=self._jitter.random())
             self._commit([(run, attempt, Observation(phase=Phase.ABSENT), [decision])], now)
 
-    def _stop(self, attempt: AttemptRecord, grace_s: float) -> None:
-        if self._stops_sent.get(attempt.id) == grace_s:
+    def _stop(self, attempt: AttemptRecord, decision: StopAttempt) -> None:
+        if not is_news(decision, self._stops_sent.get(attempt.id)):
             return
         with _if_available(attempt.engine):
-            self._engines[attempt.engine].stop(attempt.id, grace_s=grace_s)
-            self._stops_sent[attempt.id] = grace_s
+            self._engines[attempt.engine].stop(attempt.id, grace_s=decision.grace_s, kind=decision.kind)
+            self._stops_sent[attempt.id] = decision
+            if decision.kind is StopKind.PREEMPTED:
+                self._record_notice(attempt, decision)
+
+    def _record_notice(self, attempt: AttemptRecord, decision: StopAttempt) -> None:
+        message = f"{decision.why}; attempt {attempt.number} is stopped with {decision.grace_s:g} s of grace"
+        with self._db.write() as tx:
+            self._lease.beat(tx)
+            store.record_event(
+                tx, attempt.run_id, EventKind.PREEMPTING, at=self._clock.now(), attempt=attempt.number, message=message
+            )
 
     def _commit(self, work: Sequence[tuple[RunRecord, AttemptRecord, Observation, list[Decision]]], now: float) -> None:
         notes = [(attempt, note) for _, attempt, seen, _ in work if (note := self._note(attempt, seen, len(work), now))]

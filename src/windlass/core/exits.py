@@ -14,6 +14,7 @@ class ExitReason(StrEnum):
     TIMEOUT = "timeout"  # the run's time limit
     LOST = "lost"  # its supervisor or node is gone and left no outcome
     CANCELLED = "cancelled"  # somebody asked
+    PREEMPTED = "preempted"  # warned and stopped to make room: spot notice, eviction, a higher priority
     LAUNCH_FAILED = "launch_failed"  # no rank could be started: command, interpreter or code missing
 
 

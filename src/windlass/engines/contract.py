@@ -1,16 +1,19 @@
 """What every engine offers: starting an attempt's processes on nodes, and telling what became of them.
 
 An engine decides nothing: no retries, no placement, no record keeping. It holds no state that cannot be rebuilt
-from what it left on its nodes, so a new controller can go on where a dead one stopped.
+from what it left on its nodes, so a new controller can go on where a dead one stopped. What it cannot tell, it does
+not guess: `Unavailable` for all, or the phase UNKNOWN for one attempt, and nothing happens until it can.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Protocol
 
+from windlass.core.clock import Clock
 from windlass.core.exits import Exit
 from windlass.core.resources import Node, Placement
 
@@ -34,6 +37,8 @@ class Launch:
     timeout_s: float | None = None
     grace_s: float = 10.0
     warm: bool = True  # whether a pre-imported interpreter may be used
+    image: str | None = None  # a container image to run in, where the engine has containers
+    options: Mapping[str, Any] = field(default_factory=dict)  # the spec's section for this type of engine
 
 
 class Phase(StrEnum):
@@ -44,15 +49,34 @@ class Phase(StrEnum):
     UNKNOWN = "unknown"  # the engine cannot tell now; nothing may be concluded
 
 
+class StopKind(StrEnum):
+    """Why an attempt is asked to end; it then ends with the exit reason of the same name."""
+
+    CANCELLED = "cancelled"
+    PREEMPTED = "preempted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """A node will be taken away. The controller answers with a warned stop: SIGTERM and what is left as grace."""
+
+    message: str  # "node n3 will be reclaimed (spot)"
+    deadline: float | None = None  # when it will be gone, if that is known
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
     phase: Phase
     started_at: float | None = None  # when the first rank started
     ended_at: float | None = None
     exit: Exit | None = None  # set exactly when ENDED
-    log_dirs: tuple[str, ...] = ()  # one folder per node rank, with the files of `windlass.agent.layout`
+    # One place per node rank: a folder with the files of `windlass.agent.layout`, or `stored://<attempt>/<node rank>`
+    # for what a node sent over HTTP (see `windlass.nodes`).
+    log_dirs: tuple[str, ...] = ()
     usage: Mapping[str, Any] | None = None  # newest sample: {"cpu_percent", "rss_bytes", "gpus": [...], "ranks": [...]}
     environment: Mapping[str, Any] | None = None  # {"host", "python", "packages": {...}, "gpus": [...]} once known
+    notice: Notice | None = None
+    detail: str | None = None  # what the engine says about it, for people: "pending in Slurm: Priority"
 
 
 class Engine(Protocol):
@@ -77,9 +101,10 @@ class Engine(Protocol):
         """What is known of each attempt; one call for all of them. Ended attempts stay visible until released."""
         ...
 
-    def stop(self, attempt_id: str, *, grace_s: float) -> None:
+    def stop(self, attempt_id: str, *, grace_s: float, kind: StopKind = StopKind.CANCELLED) -> None:
         """Ask the attempt to end: SIGTERM to every rank, SIGKILL after the grace period. It then ends with the reason
-        `cancelled`, also if it had not started yet. Nothing happens to an attempt that has ended or is absent.
+        that `kind` names, also if it had not started yet. Asked again, it can be hastened, not slowed. Nothing happens
+        to an attempt that has ended or is absent.
         """
         ...
 
@@ -90,3 +115,69 @@ class Engine(Protocol):
     def close(self) -> None:
         """Let go of connections and threads. Attempts go on running."""
         ...
+
+
+class CodeStore(Protocol):
+    """Where code snapshots come from."""
+
+    def lay_in(self, digest: str, folder: Path) -> None:
+        """Have the snapshot's manifest and every blob of it in `folder`, as `<first two digits>/<sha256>`; what is
+        there already is not fetched again. Raises LaunchFailed if the snapshot is incomplete, Unavailable if its store
+        is away.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeReport:
+    """What a node that reaches the server over HTTP has told so far: the content of its folder's small files."""
+
+    node_rank: int
+    reported_at: float | None = None  # None: not heard of yet
+    address: str | None = None
+    status: Mapping[str, Any] | None = None
+    outcome: Mapping[str, Any] | None = None
+    usage: Mapping[str, Any] | None = None
+    environment: Mapping[str, Any] | None = None
+    notice: Notice | None = None
+
+
+class NodeBook(Protocol):
+    """For engines whose nodes share no folder with the server: the agent on the node fetches its plan from the API and
+    reports there; engine and API meet in the database. Every method is idempotent and may raise Unavailable.
+    """
+
+    def prepare(self, attempt_id: str, plans: Sequence[Mapping[str, Any]], secrets: Mapping[str, str]) -> None:
+        """Keep one plan per node rank for its agent to fetch. Plans of a prepared attempt are not replaced. Secrets
+        are sealed in the store and only sent to the attempt's own nodes.
+        """
+        ...
+
+    def token(self, attempt_id: str, node_rank: int) -> str:
+        """What the node's agent shows to the API. The same every time; good until the attempt is closed."""
+        ...
+
+    def load(self, attempt_ids: Sequence[str]) -> Mapping[str, Sequence[NodeReport]]:
+        """The reports of each prepared attempt, one per node rank, in order; attempts never prepared are left out."""
+        ...
+
+    def wish_to_stop(self, attempt_id: str, *, grace_s: float, kind: StopKind, reason: str) -> None:
+        """Told to every node with the answer to its next report. A node that has not started then never will."""
+        ...
+
+    def close(self, attempt_id: str) -> None:
+        """Nodes that still report are told that the attempt is over, and kill what is left of it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineContext:
+    """What the composition root gives every engine when it opens it."""
+
+    name: str  # under which it is configured; nodes and attempts carry it
+    home: Path
+    clock: Clock
+    notify: Callable[[], None]  # something has changed: look now. Safe from any thread
+    code: CodeStore
+    nodes: NodeBook
+    server_url: str | None  # where nodes reach the API; None: it is not known outside this machine

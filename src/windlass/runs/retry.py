@@ -2,6 +2,7 @@
 
 | exit | tried again |
 |---|---|
+| preempted | always, not counted: it says nothing about the run |
 | lost, killed from outside (SIGKILL, SIGTERM, SIGHUP ...) | up to `max` |
 | out of memory | once, then it is the run's own need |
 | traceback, exit code, crash signal (SIGSEGV ...) | only if the spec has `retry`; the same failure twice ends it |
@@ -42,7 +43,12 @@ class GiveUp:
 
 def decide_retry(exits: Sequence[Exit], policy: RetryPolicy, *, jitter: float) -> Retry | GiveUp:
     """`exits`: how the attempts since submission or resumption ended, the newest last. `jitter` is from [0, 1)."""
-    last, retries = exits[-1], len(exits) - 1
+    last = exits[-1]
+    if last.reason is ExitReason.PREEMPTED:
+        after_s = policy.backoff_s * (0.5 + 0.5 * jitter)
+        return Retry(after_s=after_s, why="it was preempted and goes on when there is room")
+    exits = [exit for exit in exits if exit.reason is not ExitReason.PREEMPTED]
+    retries = len(exits) - 1
     if refusal := _refusal(exits, policy):
         return GiveUp(why=refusal)
     if retries >= policy.max:

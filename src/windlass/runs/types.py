@@ -66,6 +66,7 @@ class EventKind(StrEnum):
     RETRYING = "retrying"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
+    PREEMPTING = "preempting"  # a warned stop: its node will be taken away
     CANCEL_REQUESTED = "cancel_requested"
     CANCELLED = "cancelled"
     RESUMED = "resumed"

@@ -25,12 +25,12 @@ def explain_waiting(snapshot: ClusterSnapshot, run_id: str) -> Explanation | Non
     run = order[position - 1]
     free = free_nodes(snapshot)
     # A gang stays within one engine: nodes of several do not add up.
-    fitting_on = Counter(node.node.engine for node in free if node.fits(run.resources))
+    fitting_on = Counter(node.node.engine for node in free if node.fits(run.resources, run.engines))
     fitting = max(fitting_on.values(), default=0)
     details = [
         f"node {node.node.name} lacks {', '.join(shortage)}"
         for node in free
-        if (shortage := node.shortage(run.resources))
+        if (run.engines is None or node.node.engine in run.engines) and (shortage := node.shortage(run.resources))
     ]
     details += [f"{held_by} holds {_held(snapshot, held_by)}" for held_by in sorted(snapshot.held)]
     if not snapshot.nodes:

@@ -23,8 +23,8 @@ class FreeNode:
     memory_bytes: int
     gpu_indices: list[int] = field(default_factory=list)
 
-    def fits(self, wanted: Resources) -> bool:
-        return not self.shortage(wanted)
+    def fits(self, wanted: Resources, engines: frozenset[str] | None = None) -> bool:
+        return (engines is None or self.node.engine in engines) and not self.shortage(wanted)
 
     def shortage(self, wanted: Resources) -> list[str]:
         """What is missing here for one node's share, in words; empty when it fits."""
@@ -59,7 +59,7 @@ def decide_placements(snapshot: ClusterSnapshot) -> list[PlacementDecision]:
     free = free_nodes(snapshot)
     decisions = []
     for run in in_order(snapshot.waiting):
-        placement = _place_gang(run.resources, free)
+        placement = _place_gang(run, free)
         if placement is None:
             break
         decisions.append(PlacementDecision(run_id=run.run_id, placement=placement))
@@ -84,8 +84,9 @@ def free_nodes(snapshot: ClusterSnapshot) -> list[FreeNode]:
     return list(free.values())
 
 
-def why_never(wanted: Resources, nodes: tuple[Node, ...]) -> str | None:
+def why_never(wanted: Resources, nodes: tuple[Node, ...], engines: frozenset[str] | None = None) -> str | None:
     """Why this request could not be met even by an idle cluster; None if it could."""
+    nodes = tuple(node for node in nodes if engines is None or node.engine in engines)
     idle = free_nodes(ClusterSnapshot(nodes=nodes, held={}, waiting=()))
     by_engine: dict[str, int] = {}
     for node in idle:
@@ -95,7 +96,7 @@ def why_never(wanted: Resources, nodes: tuple[Node, ...]) -> str | None:
     best = max(by_engine.values(), default=0)
     largest = max(idle, key=lambda n: (n.node.gpus, n.node.cpus, n.node.memory_bytes), default=None)
     if largest is None:
-        return "there are no nodes"
+        return f"engine {' or '.join(sorted(engines))} has no nodes" if engines else "there are no nodes"
     if best:
         return f"asks for {wanted.nodes} nodes of {_one(wanted)}, and only {best} can offer that"
     have = f"{largest.node.cpus:g} CPU, {_gb(largest.node.memory_bytes)} memory, {largest.node.gpus} GPU"
@@ -104,10 +105,11 @@ def why_never(wanted: Resources, nodes: tuple[Node, ...]) -> str | None:
     return f"asks for {_one(wanted)} on a node, and the largest node ({largest.node.name}) has {have}"
 
 
-def _place_gang(wanted: Resources, free: list[FreeNode]) -> Placement | None:
+def _place_gang(run: WaitingRun, free: list[FreeNode]) -> Placement | None:
+    wanted = run.resources
     by_engine: dict[str, list[FreeNode]] = {}
     for node in free:
-        if node.fits(wanted):
+        if node.fits(wanted, run.engines):
             by_engine.setdefault(node.node.engine, []).append(node)
     for engine, fitting in by_engine.items():
         if len(fitting) < wanted.nodes:

@@ -15,6 +15,7 @@ class WaitingRun:
     resources: Resources
     priority: int
     queued_at: float
+    engines: frozenset[str] | None = None  # the only ones it may go to; None: any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

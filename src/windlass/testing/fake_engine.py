@@ -13,7 +13,7 @@ from windlass.core.clock import Clock
 from windlass.core.errors import Unavailable, WindlassError
 from windlass.core.exits import Exit, ExitReason
 from windlass.core.resources import Node
-from windlass.engines.contract import Launch, Observation, Phase
+from windlass.engines.contract import Launch, Notice, Observation, Phase, StopKind
 
 
 @dataclass(slots=True)
@@ -22,6 +22,8 @@ class FakeAttempt:
     launched_at: float
     stopped_at: float | None = None
     grace_s: float = 0.0
+    stop_kind: StopKind = StopKind.CANCELLED
+    notice: Notice | None = None
     end: tuple[float, Exit] | None = None
     released: bool = False
 
@@ -69,13 +71,14 @@ class FakeEngine:
         self._check_reachable()
         return {attempt_id: self._observe(attempt_id) for attempt_id in attempt_ids}
 
-    def stop(self, attempt_id: str, *, grace_s: float) -> None:
+    def stop(self, attempt_id: str, *, grace_s: float, kind: StopKind = StopKind.CANCELLED) -> None:
         self._check_reachable()
         attempt = self._settled(attempt_id)
         if attempt is None or attempt.end is not None:
             return
         if attempt.stopped_at is None:
             attempt.stopped_at = self._clock.now()
+            attempt.stop_kind = kind
             attempt.grace_s = grace_s
         else:
             attempt.grace_s = min(attempt.grace_s, self._clock.now() - attempt.stopped_at + grace_s)
@@ -97,6 +100,11 @@ class FakeEngine:
     def finish(self, attempt_id: str, exit: Exit) -> None:
         """The attempt ends now, like this."""
         self.cluster.attempts[attempt_id].end = (self._clock.now(), exit)
+        self._notify()
+
+    def warn(self, attempt_id: str, notice: Notice) -> None:
+        """A node of the attempt will be taken away."""
+        self.cluster.attempts[attempt_id].notice = notice
         self._notify()
 
     def forget(self, attempt_id: str) -> None:
@@ -122,7 +130,13 @@ class FakeEngine:
             return Observation(phase=Phase.STARTING)
         usage = {"cpu_percent": 100.0, "rss_bytes": 1 << 20, "gpus": [], "ranks": []}
         environment = {"host": "fake", "packages": {}, "gpus": []}
-        return Observation(phase=Phase.RUNNING, started_at=started_at, usage=usage, environment=environment)
+        return Observation(
+            phase=Phase.RUNNING,
+            started_at=started_at,
+            usage=usage,
+            environment=environment,
+            notice=attempt.notice,
+        )
 
     def _settled(self, attempt_id: str) -> FakeAttempt | None:
         """The attempt as it is by now."""
@@ -144,7 +158,7 @@ class FakeEngine:
             ends.append((started_at + launch.timeout_s, Exit(reason=ExitReason.TIMEOUT, message="over its time")))
         if attempt.stopped_at is not None:
             patience_s = attempt.grace_s if word == "stubborn" else 0.0
-            exit = Exit(reason=ExitReason.CANCELLED, message="cancelled on request")
+            exit = Exit(reason=ExitReason(attempt.stop_kind), message=f"{attempt.stop_kind} on request")
             ends.append((attempt.stopped_at + patience_s, exit))
         return ends
 

@@ -9,15 +9,19 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from windlass.core.errors import InvalidSpec
 from windlass.core.names import nearest
 from windlass.core.quantities import parse_duration, parse_size
+from windlass.wire.kubernetes import KubernetesOptions
+from windlass.wire.ray import RayOptions
+from windlass.wire.slurm import SlurmOptions
+from windlass.wire.strict import StrictModel
 
 # Keys of capabilities that this version does not have. Refused by name: accepting them would be a promise.
 NOT_YET = {
-    "": {"data", "checkpoint", "elastic", "max_cost", "plan", "recipe", "image", "engine"},
+    "": {"data", "checkpoint", "elastic", "max_cost", "plan", "recipe"},
     "resources": {"spot", "tpus"},
 }
 ENV_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
@@ -43,11 +47,7 @@ class Priority(StrEnum):
         return {"low": 0, "normal": 10, "high": 20}[self.value]
 
 
-class SpecModel(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class ResourcesSpec(SpecModel):
+class ResourcesSpec(StrictModel):
     nodes: int = Field(1, ge=1, le=10_000, description="how many nodes")
     cpus: float | None = Field(None, ge=0, le=100_000, description="CPU cores per node; default one per process")
     memory: SizeBytes | None = Field(None, ge=0, description="memory per node, for example 64GB; also the limit")
@@ -55,7 +55,7 @@ class ResourcesSpec(SpecModel):
     gpu_type: Name | None = Field(None, description="for example h100")
 
 
-class RetrySpec(SpecModel):
+class RetrySpec(StrictModel):
     max: int = Field(3, ge=0, le=1_000, description="how often a run is tried again")
     backoff: DurationS = Field(2.0, ge=0, le=86_400, description="wait before the first retry; doubles each time")
 
@@ -72,7 +72,12 @@ def _tags(value: Any) -> Any:
     return value
 
 
-class RunSpec(SpecModel):
+def _several(value: Any) -> Any:
+    """One name is short for a list of one."""
+    return [value] if isinstance(value, str) else () if value is None else value
+
+
+class RunSpec(StrictModel):
     name: Name | None = None
     command: Text | list[Text] | None = Field(None, description="a shell line, or a list of arguments")
     script: Text | None = Field(None, description="a Python script; started once per process")
@@ -94,6 +99,13 @@ class RunSpec(SpecModel):
     project: Name = "default"
     seed: int | None = Field(None, ge=0, lt=2**63)
     warm: bool = Field(True, description="start in a pre-imported interpreter when there is one")
+    engine: Annotated[tuple[Name, ...], BeforeValidator(_several)] = Field(
+        (), max_length=100, description="the only engines it may go to; default any that its project has"
+    )
+    image: Text | None = Field(None, description="a container image to run in, on engines with containers")
+    slurm: SlurmOptions | None = Field(None, description="used if it goes to Slurm")
+    ray: RayOptions | None = Field(None, description="used if it goes to Ray")
+    kubernetes: KubernetesOptions | None = Field(None, description="used if it goes to Kubernetes")
 
     @model_validator(mode="after")
     def _one_way_to_start(self) -> RunSpec:
@@ -157,5 +169,12 @@ def _describe(error: Mapping[str, Any]) -> str:
 
 
 def _known_keys(parent: str) -> list[str]:
-    models: dict[str, type[SpecModel]] = {"": RunSpec, "resources": ResourcesSpec, "retry": RetrySpec}
+    models: dict[str, type[StrictModel]] = {
+        "": RunSpec,
+        "resources": ResourcesSpec,
+        "retry": RetrySpec,
+        "slurm": SlurmOptions,
+        "ray": RayOptions,
+        "kubernetes": KubernetesOptions,
+    }
     return sorted(models[parent].model_fields) if parent in models else []

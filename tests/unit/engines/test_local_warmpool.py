@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tests.unit.agent.test_environ import plan as base_plan
-from windlass.engines.local.observing import exit_of, merge_usage
 from windlass.engines.local.sockets import socket_dir
 from windlass.engines.local.source import Need, decide_need, read_entry
 from windlass.engines.local.warmpool import decide_warm_environment
+from windlass.engines.outcomes import exit_of, merge_usage
 
 
 def plan(env: dict[str, str] | None = None, **changes: Any) -> dict[str, Any]:

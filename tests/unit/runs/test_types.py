@@ -40,4 +40,8 @@ def test_success_is_for_ever() -> None:
 
 def test_every_state_has_an_event_that_leads_to_it() -> None:
     assert set(STATE_AFTER.values()) == set(RunState)
-    assert set(EventKind) - set(STATE_AFTER) == {EventKind.ATTEMPT_ENDED, EventKind.CANCEL_REQUESTED}
+    assert set(EventKind) - set(STATE_AFTER) == {
+        EventKind.ATTEMPT_ENDED,
+        EventKind.CANCEL_REQUESTED,
+        EventKind.PREEMPTING,
+    }

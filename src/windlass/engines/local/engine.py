@@ -13,14 +13,14 @@ from windlass.core.clock import Clock
 from windlass.core.errors import LaunchFailed, StorageFull, Unavailable
 from windlass.core.exits import Exit
 from windlass.core.resources import Node
-from windlass.engines.contract import Launch, Observation, Phase
+from windlass.engines.contract import Launch, Observation, Phase, StopKind
 from windlass.engines.local.listener import Listener
 from windlass.engines.local.machine import ENGINE, Machine, measure_machine
 from windlass.engines.local.node import NodeFolder, supervisor_lives
-from windlass.engines.local.observing import exit_of, is_failure, merge_usage
 from windlass.engines.local.plans import attempt_dir, render_node_plans
 from windlass.engines.local.sockets import socket_dir
 from windlass.engines.local.warmpool import PREIMPORT, WarmPool
+from windlass.engines.outcomes import exit_of, is_failure, merge_usage
 
 _HANDOVER_PATIENCE_S = 60.0
 _START_PATIENCE_S = 10.0
@@ -110,10 +110,10 @@ class LocalEngine:
         self._pool.reap()
         return {attempt_id: self._observe(attempt_id) for attempt_id in attempt_ids}
 
-    def stop(self, attempt_id: str, *, grace_s: float) -> None:
+    def stop(self, attempt_id: str, *, grace_s: float, kind: StopKind = StopKind.CANCELLED) -> None:
         seen = self._look_up(attempt_id)
         if seen is not None:
-            self._stop(seen.nodes, grace_s=grace_s, reason="cancelled on request")
+            self._stop(seen.nodes, grace_s=grace_s, reason=f"{kind} on request", kind=kind)
 
     def release(self, attempt_id: str) -> None:
         seen = self._look_up(attempt_id)
@@ -229,11 +229,13 @@ class LocalEngine:
             environment=seen.environment,
         )
 
-    def _stop(self, nodes: Sequence[NodeFolder], *, grace_s: float, reason: str) -> None:
+    def _stop(
+        self, nodes: Sequence[NodeFolder], *, grace_s: float, reason: str, kind: StopKind = StopKind.CANCELLED
+    ) -> None:
         """The wish is known to all nodes before the first one acts on it: ranks that fail because their peers on
         other nodes have gone are not failures then."""
         running = [node for node in nodes if node.outcome() is None]
         for node in running:
-            node.wish_to_stop(grace_s=grace_s, reason=reason)
+            node.wish_to_stop(grace_s=grace_s, reason=reason, kind=kind)
         for node in running:
             node.act_on_wish(self._clock.now())

@@ -15,6 +15,7 @@ from typing import Any
 from windlass.agent import kernel, layout, outcome
 from windlass.agent.environ import node_id
 from windlass.agent.files import read_json, write_json
+from windlass.engines.contract import StopKind
 
 _SWEEPS = 50
 _SWEEP_PAUSE_S = 0.002
@@ -45,9 +46,9 @@ class NodeFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         write_json(str(self.path / layout.PLAN), plan, mode=0o600)
 
-    def wish_to_stop(self, *, grace_s: float, reason: str) -> None:
+    def wish_to_stop(self, *, grace_s: float, reason: str, kind: StopKind = StopKind.CANCELLED) -> None:
         """On disk before anyone is told, so a supervisor that is only starting sees it too."""
-        write_json(str(self.path / layout.STOP), {"grace_s": grace_s, "reason": reason})
+        write_json(str(self.path / layout.STOP), {"kind": kind.value, "grace_s": grace_s, "reason": reason})
 
     def is_asked_to_stop(self) -> bool:
         return (self.path / layout.STOP).exists()
@@ -59,7 +60,7 @@ class NodeFolder:
                 if held and self.status() is None and self.outcome() is None:
                     wish = self._read(layout.STOP)
                     assert wish is not None
-                    outcome.write(str(self.path), outcome.never_started("cancelled", wish["reason"], now))
+                    outcome.write(str(self.path), outcome.never_started(wish["kind"], wish["reason"], now))
                     return
         status = self.status()
         if status is not None and supervisor_lives(status):

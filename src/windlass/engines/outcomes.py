@@ -7,7 +7,8 @@ from typing import Any
 
 from windlass.core.exits import Exit, ExitReason
 
-_NO_FAILURE = (ExitReason.COMPLETED, ExitReason.CANCELLED)
+_STOPPED = (ExitReason.CANCELLED, ExitReason.PREEMPTED)
+_NO_FAILURE = (ExitReason.COMPLETED, *_STOPPED)
 
 
 def is_failure(outcome: Mapping[str, Any]) -> bool:
@@ -17,8 +18,8 @@ def is_failure(outcome: Mapping[str, Any]) -> bool:
 def exit_of(outcomes: Sequence[Mapping[str, Any]]) -> Exit:
     """The first failure explains the attempt; what the other nodes ended with follows from it."""
     failures = sorted(filter(is_failure, outcomes), key=_failed_at)
-    cancelled = [outcome for outcome in outcomes if outcome["reason"] == ExitReason.CANCELLED]
-    cause = (failures or cancelled or outcomes)[0]
+    stopped = [outcome for kind in _STOPPED for outcome in outcomes if outcome["reason"] == kind]
+    cause = (failures or stopped or outcomes)[0]
     return Exit(
         reason=ExitReason(cause["reason"]),
         exit_code=cause["exit_code"],

@@ -1,0 +1,1 @@
+"""What engines share whose nodes reach the server over HTTP: plans without paths, and reports made observations."""

@@ -3,7 +3,9 @@ and the options, and optionally a hint that says what to do next. HTTP statuses 
 
     WindlassError
     ├── InvalidInput          what was given breaks a rule
-    │   ├── InvalidSpec       ... in a run's spec; `problems` lists every broken rule
+    │   ├── InvalidDocument   ... in a file that people write; `problems` lists every broken rule
+    │   │   ├── InvalidSpec       ... a run's spec
+    │   │   └── InvalidConfig     ... the server's settings
     │   ├── CannotFit         ... asks for more than any node has
     │   └── TooLarge          ... is over a size limit
     ├── NotFound              no such thing; the hint names the nearest
@@ -37,12 +39,20 @@ class InvalidInput(WindlassError):
     code = "invalid_input"
 
 
-class InvalidSpec(InvalidInput):
-    code = "invalid_spec"
+class InvalidDocument(InvalidInput):
+    code = "invalid_document"
 
     def __init__(self, problems: Sequence[str], *, hint: str | None = None) -> None:
         super().__init__("; ".join(problems), hint=hint)
         self.problems = tuple(problems)
+
+
+class InvalidSpec(InvalidDocument):
+    code = "invalid_spec"
+
+
+class InvalidConfig(InvalidDocument):
+    code = "invalid_config"
 
 
 class CannotFit(InvalidInput):

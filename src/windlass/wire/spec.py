@@ -12,9 +12,9 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from windlass.core.errors import InvalidSpec
-from windlass.core.names import nearest
 from windlass.core.quantities import parse_duration, parse_size
 from windlass.wire.kubernetes import KubernetesOptions
+from windlass.wire.problems import problems_of
 from windlass.wire.ray import RayOptions
 from windlass.wire.slurm import SlurmOptions
 from windlass.wire.strict import StrictModel
@@ -132,49 +132,5 @@ def parse_spec(data: Any, *, line_of: Callable[[Sequence[str | int]], str] | Non
     try:
         return RunSpec.model_validate(data)
     except ValidationError as invalid:
-        problems = [where(error["loc"]) + _describe(error) for error in invalid.errors(include_url=False)]
-    raise InvalidSpec(_once(problems), hint="docs/spec.md lists every key")
-
-
-def _once(problems: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys(problems))
-
-
-def _describe(error: Mapping[str, Any]) -> str:
-    """One problem in words: pydantic's are for programmers, and unions repeat themselves."""
-    loc = [str(part) for part in error["loc"]]
-    if error["type"] == "extra_forbidden":
-        parent, key = ".".join(loc[:-1]), loc[-1]
-        if key in NOT_YET.get(parent, ()):
-            return f"`{'.'.join(loc)}` is not supported by this version of Windlass"
-        known = _known_keys(parent)
-        guess = nearest(key, known)
-        tail = f"; did you mean `{guess}`?" if guess else f"; known: {', '.join(known)}"
-        return f"unknown key `{'.'.join(loc)}`{tail}"
-    message = re.sub(r"^(Value error|Assertion failed), ", "", error["msg"])
-    if not loc:
-        return message
-    key = ".".join(
-        part
-        for part in loc
-        if part in RunSpec.model_fields or not re.match(r"^(str|list\[|dict\[|bool|int|float|none|constrained)", part)
-    )
-    if error["type"] == "string_pattern_mismatch" and "A-Za-z" in message:
-        message = "write letters, digits and . _ - only, starting with a letter or digit"
-    value = error.get("input")
-    shown = (
-        f" (got {value!r:.80})" if isinstance(value, str | int | float | bool) and repr(value) not in message else ""
-    )
-    return f"`{key}`: {message[:1].lower()}{message[1:]}{shown}"
-
-
-def _known_keys(parent: str) -> list[str]:
-    models: dict[str, type[StrictModel]] = {
-        "": RunSpec,
-        "resources": ResourcesSpec,
-        "retry": RetrySpec,
-        "slurm": SlurmOptions,
-        "ray": RayOptions,
-        "kubernetes": KubernetesOptions,
-    }
-    return sorted(models[parent].model_fields) if parent in models else []
+        problems = problems_of(invalid, RunSpec, data, where=where, not_yet=NOT_YET)
+    raise InvalidSpec(problems, hint="docs/spec.md lists every key")

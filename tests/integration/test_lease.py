@@ -10,16 +10,16 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import select, update
 
-from windlass.controller.lease import TTL_S, Lease, LeaseLost, controller_state, leases
+from windlass.controller.lease import TTL_S, LeaseLost, ShardLeases, controller_state, leases
 from windlass.db.database import Database
 from windlass.testing.clock import FakeClock
 
 
-def lease(clock: FakeClock) -> Lease:
-    return Lease("controller", monotonic=clock.monotonic)
+def lease(clock: FakeClock) -> ShardLeases:
+    return ShardLeases(monotonic=clock.monotonic)
 
 
-def beat(db: Database, holder: Lease) -> None:
+def beat(db: Database, holder: ShardLeases) -> None:
     with db.write() as tx:
         holder.beat(tx)
 
@@ -58,7 +58,7 @@ def test_of_many_that_wait_exactly_one_takes_over(database: Database, clock: Fak
     clock.advance(TTL_S)
     start = threading.Barrier(8)
 
-    def race(standby: Lease) -> bool:
+    def race(standby: ShardLeases) -> bool:
         start.wait()
         return standby.acquire(database)
 
@@ -104,7 +104,7 @@ def test_one_that_was_replaced_cannot_write_any_more(database: Database, clock: 
     beat(database, second)
 
 
-def _write_then_beat(db: Database, holder: Lease) -> None:
+def _write_then_beat(db: Database, holder: ShardLeases) -> None:
     with db.write() as tx:
         tx.execute(update(leases).values(host="changed"))
         holder.beat(tx)
@@ -161,7 +161,7 @@ def test_the_state_of_the_controller(database: Database, clock: FakeClock) -> No
 
     def state(holder: str | None) -> str:
         with database.read() as tx:
-            return controller_state(tx, "controller", holder)
+            return controller_state(tx, holder)
 
     assert state(first.holder) == "absent"
     first.acquire(database)

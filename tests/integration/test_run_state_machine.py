@@ -16,7 +16,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 from sqlalchemy import update
 
 from windlass.blobs.local import LocalBlobs
-from windlass.controller.lease import Lease, leases
+from windlass.controller.lease import ShardLeases, leases
 from windlass.controller.loop import Controller
 from windlass.core.errors import Conflict, LaunchFailed
 from windlass.core.exits import Exit, ExitReason
@@ -131,7 +131,7 @@ class RunsUnderControl(RuleBasedStateMachine):
     def start_controller(self) -> None:
         self.fault.disarm()
         self.engine = FakeEngine(self.clock, cluster=self.cluster, start_s=self.start_s)
-        lease = Lease("controller", monotonic=self.clock.monotonic)
+        lease = ShardLeases(monotonic=self.clock.monotonic)
         self.controller = Controller(
             self.db,
             lambda _nudge: {"fake": self.engine},

@@ -1,7 +1,7 @@
-"""Exactly one active controller: a row in the database that its holder keeps beating.
+"""Leases on shards of runs: rows in the database that their holders keep beating. Each shard has one controller.
 
-A standby takes over when the beat has stood still for `ttl_s` by its own monotonic clock (clocks of different machines
-are never compared), or at once when the holder was a process of this machine that is gone. Every write of the active
+A lease passes on when its beat has stood still for `ttl_s` by the watcher's own monotonic clock (clocks of different
+machines are never compared), or at once when the holder was a process of this machine that is gone. Every write of a
 controller first beats inside the same transaction: one that has been replaced meanwhile cannot write any more.
 """
 
@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, Connection, Integer, Row, String, Table, insert, select, update
+from sqlalchemy import BigInteger, Column, Connection, Integer, Row, String, Table, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from windlass.agent import kernel
+from windlass.controller.shards import decide_shards, slots_of
 from windlass.core.errors import Conflict
 from windlass.core.ids import new_holder_nonce
 from windlass.db.database import Database
@@ -34,10 +35,12 @@ leases = Table(
 )
 
 TTL_S = 5.0
+_SHARD = "controller"
+_MEMBER = "member/"
 
 
 class LeaseLost(Conflict):
-    """Another controller is active now; this one must stop acting."""
+    """Another controller has the shard now; this one must stop acting on it."""
 
     code = "lease_lost"
 
@@ -49,57 +52,111 @@ class _Seen:
     since: float
 
 
-class Lease:
-    """Not thread-safe: one controller loop owns it."""
+class ShardLeases:
+    """What one controller holds. Not thread-safe: one controller loop owns it."""
 
-    def __init__(self, name: str, *, monotonic: Callable[[], float], ttl_s: float = TTL_S) -> None:
-        self._name = name
+    def __init__(self, count: int = 1, *, monotonic: Callable[[], float], ttl_s: float = TTL_S) -> None:
+        self._count = count
         self._monotonic = monotonic
         self._ttl_s = ttl_s
         self._host = socket.gethostname()
-        self.holder = f"{self._host}:{os.getpid()}:{new_holder_nonce()}"
-        self._seen: _Seen | None = None
+        nonce = new_holder_nonce()
+        self.holder = f"{self._host}:{os.getpid()}:{nonce}"
+        self._member = _MEMBER + nonce
+        self.held: frozenset[int] = frozenset()
+        self._seen: dict[str, _Seen] = {}
+        self._beat_at = 0.0
+
+    @property
+    def schedules(self) -> bool:
+        """Placing is for all shards together, so one controller does it: the one with the first shard."""
+        return 0 in self.held
+
+    @property
+    def slots(self) -> frozenset[int] | None:
+        """The slots of the runs to look after; None: all of them."""
+        return None if len(self.held) == self._count else slots_of(self.held, self._count)
 
     def acquire(self, db: Database) -> bool:
-        """Take the lease if it is free or its holder is dead. Holding it already is fine."""
+        """Take and give back shards until each controller has its part; whether this one has any."""
         with db.read() as tx:
-            row = tx.execute(select(leases).where(leases.c.name == self._name)).first()
+            rows = {row.name: row for row in tx.execute(select(leases))}
+        names = [shard_name(shard) for shard in range(self._count)]
+        free = {shard for shard, name in enumerate(names) if name not in rows or self._is_dead(rows[name])}
+        mine = {shard for shard in range(self._count) if shard not in free and self._holds(rows[names[shard]])}
+        members = self._live_members(db, rows) if self._count > 1 else [self._member]
+        change = decide_shards(self._count, mine=mine, free=free, me=self._member, members=members)
+        self._release(db, change.release)
+        taken = {shard for shard in change.take if self._take(db, names[shard], rows.get(names[shard]))}
+        self.held = frozenset((mine - change.release) | taken)
+        self._stay_a_member(db)
+        return bool(self.held)
+
+    def beat(self, tx: Connection) -> None:
+        """Prove, inside a write, that every shard is still held, and renew them."""
+        names = [shard_name(shard) for shard in self.held]
+        mine = [*names, self._member] if self._count > 1 else names
+        done = tx.execute(
+            update(leases).where(leases.c.name.in_(mine), leases.c.holder == self.holder).values(beat=leases.c.beat + 1)
+        )
+        if not names or done.rowcount != len(mine):
+            lost = ", ".join(sorted(names)) or _SHARD
+            raise LeaseLost(f"the lease '{lost}' is held by another controller now")
+        self._beat_at = self._monotonic()
+
+    def give_up(self, db: Database) -> None:
+        """Let others take over at once."""
+        self._release(db, self.held)
+        with db.write() as tx:
+            tx.execute(delete(leases).where(leases.c.name == self._member))
+
+    def _release(self, db: Database, shards: Collection[int]) -> None:
+        """Mark the holder as gone."""
+        if shards:
+            names = [shard_name(shard) for shard in shards]
+            with db.write() as tx:
+                tx.execute(update(leases).where(leases.c.name.in_(names), leases.c.holder == self.holder).values(pid=0))
+            self.held -= frozenset(shards)
+
+    def _take(self, db: Database, name: str, row: Row[Any] | None) -> bool:
         if row is None:
-            return self._create(db)
-        if row.holder == self.holder:
-            return True
-        if not self._is_dead(row):
-            return False
+            return self._create(db, name)
         with db.write() as tx:
             done = tx.execute(
                 update(leases)
-                .where(leases.c.name == self._name, leases.c.holder == row.holder, leases.c.beat == row.beat)
+                .where(leases.c.name == name, leases.c.holder == row.holder, leases.c.beat == row.beat)
                 .values(beat=row.beat + 1, **self._identity())
             )
         return done.rowcount == 1
 
-    def beat(self, tx: Connection) -> None:
-        """Prove, inside a write, that the lease is still held, and renew it."""
-        done = tx.execute(
-            update(leases)
-            .where(leases.c.name == self._name, leases.c.holder == self.holder)
-            .values(beat=leases.c.beat + 1)
-        )
-        if done.rowcount != 1:
-            raise LeaseLost(f"the lease '{self._name}' is held by another controller now")
-
-    def give_up(self, db: Database) -> None:
-        """Let a standby take over at once: mark the holder as gone."""
-        with db.write() as tx:
-            tx.execute(update(leases).where(leases.c.name == self._name, leases.c.holder == self.holder).values(pid=0))
-
-    def _create(self, db: Database) -> bool:
+    def _create(self, db: Database, name: str) -> bool:
         try:
             with db.write() as tx:
-                tx.execute(insert(leases).values(name=self._name, beat=1, **self._identity()))
+                tx.execute(insert(leases).values(name=name, beat=1, **self._identity()))
         except IntegrityError:
             return False
         return True
+
+    def _live_members(self, db: Database, rows: dict[str, Row[Any]]) -> list[str]:
+        others = [row for name, row in rows.items() if name.startswith(_MEMBER) and name != self._member]
+        dead = [row.name for row in others if self._is_dead(row)]
+        if dead:
+            with db.write() as tx:
+                tx.execute(delete(leases).where(leases.c.name.in_(dead)))
+        return sorted([self._member, *(row.name for row in others if row.name not in dead)])
+
+    def _stay_a_member(self, db: Database) -> None:
+        """One that holds nothing writes nothing, and would be taken for dead."""
+        now = self._monotonic()
+        if self._count == 1 or now - self._beat_at < self._ttl_s / 4:
+            return
+        with db.write() as tx:
+            done = tx.execute(
+                update(leases).where(leases.c.name == self._member).values(beat=leases.c.beat + 1, pid=os.getpid())
+            )
+            if not done.rowcount:
+                tx.execute(insert(leases).values(name=self._member, beat=1, **self._identity()))
+        self._beat_at = now
 
     def _identity(self) -> dict[str, object]:
         return {
@@ -109,16 +166,26 @@ class Lease:
             "pid_start": _own_start(),
         }
 
+    def _holds(self, row: Row[Any]) -> bool:
+        return bool(row.holder == self.holder)
+
     def _is_dead(self, row: Row[Any]) -> bool:
         if row.pid == 0:
             return True
+        if self._holds(row):
+            return False
         if row.host == self._host and not kernel.is_alive(row.pid, row.pid_start):
             return True
         now = self._monotonic()
-        if self._seen is None or (self._seen.holder, self._seen.beat) != (row.holder, row.beat):
-            self._seen = _Seen(row.holder, row.beat, now)
+        seen = self._seen.get(row.name)
+        if seen is None or (seen.holder, seen.beat) != (row.holder, row.beat):
+            self._seen[row.name] = _Seen(row.holder, row.beat, now)
             return False
-        return now - self._seen.since >= self._ttl_s
+        return now - seen.since >= self._ttl_s
+
+
+def shard_name(shard: int) -> str:
+    return f"{_SHARD}/{shard}" if shard else _SHARD
 
 
 def _own_start() -> int:
@@ -126,9 +193,11 @@ def _own_start() -> int:
     return me.start if me else 0
 
 
-def controller_state(tx: Connection, name: str, holder: str | None) -> str:
-    """`active` if the holder of this process has the lease, `standby` if another one has, `absent` if nobody has."""
-    row = tx.execute(select(leases.c.holder, leases.c.pid).where(leases.c.name == name)).first()
-    if row is None or row.pid == 0:
+def controller_state(tx: Connection, holder: str | None) -> str:
+    """`active` if runs are moved forward, by the controller of this process if there is one; `standby` if only others
+    do; `absent` if nobody does."""
+    rows = list(tx.execute(select(leases.c.holder).where(leases.c.name.startswith(_SHARD), leases.c.pid != 0)))
+    holders: Iterable[str] = {row.holder for row in rows}
+    if not rows:
         return "absent"
-    return "active" if holder is None or row.holder == holder else "standby"
+    return "active" if holder is None or holder in holders else "standby"

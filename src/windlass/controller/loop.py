@@ -29,7 +29,7 @@ from windlass.controller.decide import (
     is_news,
 )
 from windlass.controller.launching import render_launch
-from windlass.controller.lease import Lease, LeaseLost
+from windlass.controller.lease import LeaseLost, ShardLeases
 from windlass.core.clock import Clock
 from windlass.core.errors import Unavailable, WindlassError
 from windlass.core.exits import Exit
@@ -52,6 +52,7 @@ PASS_EVERY_S = 1.0  # at the latest: submissions and supervisors wake the loop a
 INVENTORY_EVERY_S = 30.0
 COLLECT_EVERY_S = 0.9
 BEAT_EVERY_S = 2.0
+CHANNEL = "windlass_runs"  # who changes what a controller should look at says so here
 
 
 class Controller:
@@ -61,7 +62,7 @@ class Controller:
         open_engines: Callable[[Callable[[], None]], Mapping[str, Engine]],
         seal: Seal,
         clock: Clock,
-        lease: Lease,
+        lease: ShardLeases,
         *,
         prices: PriceBook,
         jitter: random.Random | None = None,
@@ -132,7 +133,7 @@ class Controller:
 
     def refresh_nodes(self) -> None:
         now = self._clock.now()
-        if now < self._next_inventory:
+        if now < self._next_inventory or not self._lease.schedules:
             return
         found = {}
         for name, engine in self._engines.items():
@@ -148,7 +149,7 @@ class Controller:
         """Bring the record in line with what engines see, and engines in line with what the record wants."""
         now = self._clock.now()
         with self._db.read() as tx:
-            attempts = store.load_live_attempts(tx)
+            attempts = store.load_live_attempts(tx, self._lease.slots)
             if not attempts:
                 return
             runs = self._load_live_runs(tx)
@@ -173,7 +174,9 @@ class Controller:
                     self._stop(attempt, decision)
 
     def place(self) -> None:
-        """Start those whose turn it is."""
+        """Start those whose turn it is. Those of other controllers are started by them."""
+        if not self._lease.schedules:
+            return
         now = self._clock.now()
         with self._db.read() as tx:
             if not store.count_by_state(tx, store.WAITING):
@@ -188,8 +191,11 @@ class Controller:
                 if run := runs[decision.run_id]:
                     with commit.on_its_own(tx, run.id):
                         commit.commit_placement(tx, run, decision, now=now)
+        self._db.notify(CHANNEL)
+        slots = self._lease.slots
         with self._db.read() as tx:
             placed = [a for a in store.load_attempts_of(tx, list(runs)) if a.state is AttemptState.STARTING]
+            placed = [attempt for attempt in placed if slots is None or attempt.slot in slots]
             current = {a.run_id: store.load_run(tx, a.run_id) for a in placed}
             earlier = {a.run_id: store.load_exits(tx, run) for a in placed if (run := current[a.run_id])}
         for attempt in placed:
@@ -203,7 +209,7 @@ class Controller:
             return
         self._next_collect = now + COLLECT_EVERY_S
         with self._db.read() as tx:
-            writing = store.load_live_log_dirs(tx)
+            writing = store.load_live_log_dirs(tx, self._lease.slots)
             positions = load_positions(tx, [run_id for run_id, _, _ in writing])
         spooled = [part for run_id, id, folders in writing for part in read_spools(run_id, id, folders, positions)]
         if spooled:
@@ -214,7 +220,7 @@ class Controller:
     def release(self) -> None:
         """Let engines forget attempts whose end is on record."""
         with self._db.read() as tx:
-            ended = store.load_unreleased(tx)
+            ended = store.load_unreleased(tx, self._lease.slots)
         if not ended:
             return
         released = []
@@ -234,7 +240,7 @@ class Controller:
         """Every change of a run gives it a new version, so those that have kept theirs need not be read again: with
         a thousand live runs, parsing their specs twice a second would take the time that requests need.
         """
-        versions = store.load_versions(tx, store.LIVE)
+        versions = store.load_live_versions(tx, self._lease.slots)
         known = {run_id: run for run_id, run in self._live_runs.items() if versions.get(run_id) == run.version}
         changed = [run_id for run_id in versions if run_id not in known]
         self._live_runs = known | {run.id: run for run in store.load_runs(tx, changed)}

@@ -13,6 +13,7 @@ and the options, and optionally a hint that says what to do next. HTTP statuses 
     ├── Conflict              the thing is in a state that forbids this
     │   ├── InvalidTransition a state change outside the table
     │   └── IdempotencyMismatch  one key, two different requests
+    ├── Gone                  it was there and is over for good
     ├── Unauthorized          no valid token
     ├── Unavailable           a part that is needed is away; trying again may help
     │   ├── ServerUnreachable ... the server itself, as seen from a client
@@ -81,6 +82,10 @@ class InvalidTransition(Conflict):
 
 class IdempotencyMismatch(Conflict):
     code = "idempotency_mismatch"
+
+
+class Gone(WindlassError):
+    code = "gone"
 
 
 class Unauthorized(WindlassError):

@@ -9,16 +9,19 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.pool import QueuePool
 
 from windlass.core.errors import InvalidInput, StorageFull, Unavailable
 from windlass.db.faults import CommitFault
+
+if TYPE_CHECKING:
+    from windlass.db.notices import Listener
 
 _BUSY_TIMEOUT_MS = 20_000
 _FULL = ("disk is full", "No space left", "could not extend file")
@@ -52,6 +55,20 @@ class Database:
                 transaction.commit()
             if self._fault:
                 self._fault.after()
+
+    def notify(self, channel: str) -> None:
+        """Wake whoever listens in other processes. Nobody can on SQLite, where there are none."""
+        if not self.is_sqlite:
+            with _translated(), self.engine.connect() as connection:
+                connection.execution_options(isolation_level="AUTOCOMMIT").execute(text(f"NOTIFY {channel}"))
+
+    def listen(self, channel: str, heard: Callable[[], None]) -> Listener | None:
+        """Call `heard`, from a thread, whenever somebody notifies; None where that cannot be had."""
+        if self.is_sqlite:
+            return None
+        from windlass.db.notices import Listener
+
+        return Listener(self.url, channel, heard)
 
     def describe(self) -> str:
         return self.engine.url.render_as_string(hide_password=True)

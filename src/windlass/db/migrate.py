@@ -1,27 +1,38 @@
 """Bringing a database to the schema of this version. Alembic is imported only when there is something to do: a server
 that finds its schema current starts without it.
+
+Servers of two versions work on one database while an upgrade goes round, so a migration only adds: what the version
+before does not know has a default, and what it needs stays until the version after. A migration that cannot keep to
+that names the oldest version that still can, in `schema_readers`.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from sqlalchemy import inspect, text
+from sqlalchemy import Column, String, Table, func, inspect, select, text
 
 from windlass.core.errors import Conflict
 from windlass.db.database import Database
+from windlass.db.metadata import metadata
 
-HEAD = "0001"
+HEAD = "0002"
+schema_readers = Table("schema_readers", metadata, Column("oldest", String(32), primary_key=True))
+
 _LOCK_KEY = 0x57494E44  # any number, the same for all servers
 
 
 def migrate(db: Database) -> None:
-    """Idempotent; servers that start together take turns."""
-    if current_revision(db) == HEAD:
+    """Idempotent; servers that start together take turns. A newer schema that this version can still use is left as
+    it is. Raises Conflict for one that it cannot."""
+    current = current_revision(db)
+    if current == HEAD:
+        return
+    if current is not None and current > HEAD:
+        _check_readable(db, current)
         return
     from alembic import command
     from alembic.config import Config
-    from alembic.util.exc import CommandError
 
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
@@ -29,13 +40,17 @@ def migrate(db: Database) -> None:
         if not db.is_sqlite:
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK_KEY})
         config.attributes["connection"] = connection
-        try:
-            command.upgrade(config, HEAD)
-        except CommandError as error:
-            raise Conflict(
-                f"the database has a schema that this version does not know ({error})",
-                hint="it was used by a newer Windlass: install that version, or use another database",
-            ) from error
+        command.upgrade(config, HEAD)
+
+
+def _check_readable(db: Database, current: str) -> None:
+    with db.read() as connection:
+        oldest = connection.execute(select(func.max(schema_readers.c.oldest))).scalar_one()
+    if HEAD < oldest:
+        raise Conflict(
+            f"the database has schema {current}, which servers below {oldest} cannot use; this one knows {HEAD}",
+            hint="it was used by a newer Windlass: install that version, or use another database",
+        )
 
 
 def current_revision(db: Database) -> str | None:

@@ -84,6 +84,9 @@ class AttemptRecord:
     log_dirs: tuple[str, ...]
     environment_digest: str | None
     usage: Mapping[str, Any] | None
+    slot: int = 0
+    detail: str | None = None
+    unknown_since: float | None = None
 
 
 def head_from_row(row: Row[Any]) -> RunHead:

@@ -7,13 +7,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
-from sqlalchemy import Connection, func, insert, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, and_, func, insert, select, tuple_, update
 
 from windlass.core.errors import Conflict
 from windlass.core.exits import Exit
-from windlass.core.ids import attempt_id
+from windlass.core.ids import attempt_id, slot_of
 from windlass.core.resources import Placement
 from windlass.runs.records import (
     AttemptRecord,
@@ -30,6 +31,7 @@ from windlass.runs.types import STATE_AFTER, AttemptState, EventKind, RunState, 
 
 LIVE = (RunState.STARTING, RunState.RUNNING)
 WAITING = (RunState.QUEUED, RunState.RECOVERING)
+Slots = frozenset[int] | None  # the runs of these slots only; None: all
 
 
 _HEAD = [column for column in runs.c if column.name not in ("spec", "argv", "origin")]
@@ -68,9 +70,10 @@ def load_runs(tx: Connection, run_ids: Sequence[str]) -> list[RunRecord]:
     return [run_from_row(row) for row in rows]
 
 
-def load_versions(tx: Connection, states: Iterable[RunState]) -> dict[str, int]:
-    """The current version of every run in these states: tells whether a run is still as it was loaded before."""
-    rows = tx.execute(select(runs.c.id, runs.c.version).where(runs.c.state.in_(list(states))))
+def load_live_versions(tx: Connection, slots: Slots = None) -> dict[str, int]:
+    """The current version of every run with a live attempt: tells whether it is still as it was loaded before."""
+    joined = runs.join(attempts, attempts.c.run_id == runs.c.id)
+    rows = tx.execute(select(runs.c.id, runs.c.version).select_from(joined).where(_live(slots)))
     return {row.id: row.version for row in rows}
 
 
@@ -184,6 +187,7 @@ def insert_attempt(tx: Connection, run: RunRecord, placement: Placement, *, now:
             placement=placement_to_json(placement),
             created_at=now,
             log_dirs=[],
+            slot=slot_of(run.id),
         )
     )
     return new_id
@@ -216,25 +220,31 @@ def load_attempts_of(tx: Connection, run_ids: Sequence[str]) -> list[AttemptReco
     return [attempt_from_row(row) for row in rows]
 
 
-def load_live_attempts(tx: Connection) -> list[AttemptRecord]:
-    rows = tx.execute(select(attempts).where(attempts.c.state.in_([AttemptState.STARTING, AttemptState.RUNNING])))
-    return [attempt_from_row(row) for row in rows]
+def load_live_attempts(tx: Connection, slots: Slots = None) -> list[AttemptRecord]:
+    return [attempt_from_row(row) for row in tx.execute(select(attempts).where(_live(slots)))]
 
 
-def load_live_log_dirs(tx: Connection) -> list[tuple[str, str, tuple[str, ...]]]:
-    """(run id, attempt id, folders) of live attempts that write logs and spools."""
+def _live(slots: Slots) -> ColumnElement[bool]:
     live = attempts.c.state.in_([AttemptState.STARTING, AttemptState.RUNNING])
-    rows = tx.execute(select(attempts.c.run_id, attempts.c.id, attempts.c.log_dirs).where(live))
+    return live if slots is None else and_(live, attempts.c.slot.in_(sorted(slots)))
+
+
+def load_live_log_dirs(tx: Connection, slots: Slots = None) -> list[tuple[str, str, tuple[str, ...]]]:
+    """(run id, attempt id, folders) of live attempts that write logs and spools."""
+    rows = tx.execute(select(attempts.c.run_id, attempts.c.id, attempts.c.log_dirs).where(_live(slots)))
     return [(row.run_id, row.id, tuple(row.log_dirs)) for row in rows if row.log_dirs]
 
 
-def load_unreleased(tx: Connection, *, limit: int = 500) -> list[tuple[str, str]]:
+def load_unreleased(tx: Connection, slots: Slots = None, *, limit: int = 500) -> list[tuple[str, str]]:
     """(attempt id, engine) of those whose end is on record but which the engine still keeps."""
     # The state is looked at here: SQLite would go by its index and through every attempt that has ever ended.
     rows = tx.execute(
-        select(attempts.c.id, attempts.c.engine, attempts.c.state).where(attempts.c.released_at.is_(None))
+        select(attempts.c.id, attempts.c.engine, attempts.c.state, attempts.c.slot).where(
+            attempts.c.released_at.is_(None)
+        )
     )
-    return [(row.id, row.engine) for row in rows if row.state == AttemptState.ENDED][:limit]
+    ended = (row for row in rows if row.state == AttemptState.ENDED and (slots is None or row.slot in slots))
+    return [(row.id, row.engine) for row in islice(ended, limit)]
 
 
 def mark_released(tx: Connection, attempt_ids: Sequence[str], *, now: float) -> None:

@@ -72,6 +72,9 @@ attempts = Table(
     Column("log_dirs", Json, nullable=False),
     Column("environment_digest", String(64)),
     Column("usage", Json),
+    Column("slot", Integer, nullable=False, server_default="0"),  # whose business it is among controllers
+    Column("detail", Text),  # what the engine says about it
+    Column("unknown_since", Seconds),  # the engine cannot be asked, or cannot tell
     Index("ix_attempts_run_number", "run_id", "number", unique=True),
     Index("ix_attempts_state", "state"),
     Index("ix_attempts_released", "released_at"),

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from windlass.api.app import create_app
 from windlass.api.context import Services
 from windlass.blobs.local import LocalBlobs
-from windlass.controller.lease import Lease, controller_state
+from windlass.controller.lease import ShardLeases, controller_state
 from windlass.controller.loop import Controller
 from windlass.core.clock import Clock, SystemClock
 from windlass.db.database import Database
@@ -24,7 +24,6 @@ from windlass.runs.service import RunService
 from windlass.server.homefolder import load_token
 from windlass.server.settings import Role, Settings
 
-LEASE = "controller"
 OpenEngines = Callable[[Callable[[], None]], Mapping[str, Engine]]
 
 
@@ -45,14 +44,14 @@ def compose(settings: Settings, *, open_engines: OpenEngines | None = None, cloc
     controller = None
     holder = None
     if settings.role is not Role.API:
-        lease = Lease(LEASE, monotonic=time.monotonic)
+        lease = ShardLeases(monotonic=time.monotonic)
         holder = lease.holder
         engines = open_engines or (lambda nudge: open_local_engine(settings, blobs, clock, nudge))
         controller = Controller(db, engines, seal, clock, lease, prices=settings.prices)
 
     def state_of_controller() -> str:
         with db.read() as tx:
-            return controller_state(tx, LEASE, holder)
+            return controller_state(tx, holder)
 
     runs = RunService(
         db,

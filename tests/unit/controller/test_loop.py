@@ -15,7 +15,7 @@ from sqlalchemy import Connection, text
 
 from windlass.agent.layout import metrics_spool
 from windlass.controller import commit
-from windlass.controller.lease import Lease, LeaseLost
+from windlass.controller.lease import LeaseLost, ShardLeases
 from windlass.controller.loop import Controller
 from windlass.core.errors import LaunchFailed, Unavailable
 from windlass.core.exits import Exit, ExitReason
@@ -54,7 +54,7 @@ class Stage:
             lambda _nudge: self.engines,
             self.seal,
             self.clock,
-            Lease("controller", monotonic=self.clock.monotonic),
+            ShardLeases(monotonic=self.clock.monotonic),
             prices=PriceBook(),
             jitter=random.Random(0),
         )
@@ -350,7 +350,7 @@ def test_a_controller_that_was_replaced_stops_at_once(stage: Stage) -> None:
 
 def test_a_standby_touches_nothing(stage: Stage) -> None:
     opened: list[int] = []
-    lease = Lease("controller", monotonic=stage.clock.monotonic)
+    lease = ShardLeases(monotonic=stage.clock.monotonic)
 
     def open_engines(_nudge: Any) -> dict[str, Engine]:
         opened.append(1)

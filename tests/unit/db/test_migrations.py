@@ -36,7 +36,7 @@ def empty(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
 
 def import_all_tables() -> None:
     """Tables hang themselves on the metadata when their module is imported."""
-    for package in ("runs", "tracking", "scheduling", "controller"):
+    for package in ("runs", "nodes", "tracking", "scheduling", "controller"):
         folder = Path(windlass.__file__).with_name(package)
         for module in pkgutil.iter_modules([str(folder)]):
             importlib.import_module(f"windlass.{package}.{module.name}")
@@ -66,11 +66,20 @@ def test_the_newest_revision_is_the_one_the_code_wants() -> None:
     assert max(path.name.split("_")[0] for path in folder.glob("[0-9]*.py")) == migrating.HEAD
 
 
+def test_a_newer_schema_that_bears_this_version_is_used_as_it_is(empty: Database) -> None:
+    migrating.migrate(empty)
+    with empty.write() as tx:
+        tx.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    migrating.migrate(empty)
+    assert migrating.current_revision(empty) == "9999"
+
+
 def test_a_newer_schema_is_refused_and_left_alone(empty: Database) -> None:
     migrating.migrate(empty)
     with empty.write() as tx:
         tx.execute(text("UPDATE alembic_version SET version_num = '9999'"))
-    with pytest.raises(Conflict, match=r"a schema that this version does not know .*9999") as refused:
+        tx.execute(text("INSERT INTO schema_readers (oldest) VALUES ('9998')"))
+    with pytest.raises(Conflict, match=r"schema 9999, which servers below 9998 cannot use") as refused:
         migrating.migrate(empty)
     assert "newer Windlass" in (refused.value.hint or "")
     assert migrating.current_revision(empty) == "9999"

@@ -44,6 +44,7 @@ def render_launch(
         timeout_s=_time_left(spec.timeout, run.started_at, now),
         grace_s=spec.grace,
         warm=spec.warm,
+        project=run.project,
     )
 
 

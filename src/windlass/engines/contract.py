@@ -37,6 +37,7 @@ class Launch:
     timeout_s: float | None = None
     grace_s: float = 10.0
     warm: bool = True  # whether a pre-imported interpreter may be used
+    project: str = "default"  # whose it is; not taken from `env`, which users write
     image: str | None = None  # a container image to run in, where the engine has containers
     options: Mapping[str, Any] = field(default_factory=dict)  # the spec's section for this type of engine
 

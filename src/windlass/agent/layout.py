@@ -12,7 +12,9 @@ STOP = "stop.json"  # the wish to stop, written before the signal: kind (cancell
 OUTCOME = "outcome.json"  # the end; written once, synced, renamed into place
 USAGE = "usage.json"  # the newest resource sample
 ENVIRONMENT = "environment.json"  # interpreter, packages, host, devices
+NOTICE = "notice.json"  # the node will be taken away: message, deadline
 SUPERVISOR_LOG = "supervisor.log"
+NODE_LOGS = (SUPERVISOR_LOG,)  # of the node itself; the rest are its ranks'
 
 _RANK_LOG = re.compile(r"^rank-(\d+)\.log$")
 _METRICS = re.compile(r"^metrics-(\d+)\.jsonl$")

@@ -10,7 +10,7 @@ from fastapi.openapi.utils import get_openapi
 import windlass
 from windlass.api.context import Services, require_token
 from windlass.api.errors import install_error_handlers
-from windlass.api.routes import following, runs, server, snapshots
+from windlass.api.routes import following, nodes, runs, server, snapshots
 from windlass.wire.cluster import ErrorBody
 from windlass.wire.spec import RunSpec
 
@@ -39,7 +39,8 @@ def create_app(services: Services) -> FastAPI:
     )
     app.state.services = services
     install_error_handlers(app)
-    app.include_router(server.open_router)
+    for router in (server.open_router, nodes.open_router, nodes.router):
+        app.include_router(router)
     guarded = [Depends(require_token)]
     for router in (server.router, snapshots.router, runs.router, following.router):
         app.include_router(router, dependencies=guarded)

@@ -13,6 +13,7 @@ from windlass.blobs.local import LocalBlobs
 from windlass.core.clock import Clock
 from windlass.core.errors import Unauthorized
 from windlass.db.database import Database
+from windlass.nodes.service import NodeService
 from windlass.runs.service import RunService
 
 
@@ -21,6 +22,7 @@ class Services:
     db: Database
     blobs: LocalBlobs
     runs: RunService
+    nodes: NodeService
     clock: Clock
     token: str | None  # None: no authentication
     home: str | None

@@ -22,6 +22,7 @@ STATUS: dict[type[errors.WindlassError], int] = {
     errors.NotFound: 404,
     errors.Ambiguous: 409,
     errors.Conflict: 409,
+    errors.Gone: 410,
     errors.Unauthorized: 401,
     errors.Unavailable: 503,
     errors.StorageFull: 507,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import hmac
+import json
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,6 +51,25 @@ class Seal:
                 hint=f"set {KEY_VARIABLE} to the key they were sealed with, or submit the run again",
             ) from error
 
+    def wrap(self, values: Mapping[str, str]) -> bytes | None:
+        """Sealed for whoever keeps them elsewhere; None where there is nothing to seal."""
+        return self._box().encrypt(json.dumps(dict(values)).encode()) if values else None
+
+    def unwrap(self, sealed: bytes | None) -> dict[str, str]:
+        if sealed is None:
+            return {}
+        from cryptography.fernet import InvalidToken
+
+        try:
+            values: dict[str, str] = json.loads(self._box().decrypt(sealed))
+        except InvalidToken as error:
+            raise BadSeal("secrets were sealed with another key", hint=f"set {KEY_VARIABLE} to that key") from error
+        return values
+
+    def derive(self, purpose: str) -> bytes:
+        """Another key for another purpose, the same on every server; it does not tell what it was made from."""
+        return hmac.digest(self._key(), purpose.encode(), "sha256")
+
     def _box(self) -> Fernet:
         try:
             from cryptography.fernet import Fernet
@@ -55,20 +77,20 @@ class Seal:
             raise InvalidInput(
                 "secrets need the `cryptography` package on the server", hint="pip install 'windlass[secrets]'"
             ) from error
-        key = self._key(Fernet.generate_key)
+        key = self._key()
         try:
             return Fernet(key)
         except ValueError as error:
             where = KEY_VARIABLE if os.environ.get(KEY_VARIABLE) else self._key_file
             raise BadSeal(f"{where} is not a key: it takes 32 bytes in url-safe base64") from error
 
-    def _key(self, generate: Callable[[], bytes]) -> bytes:
+    def _key(self) -> bytes:
         if text := os.environ.get(KEY_VARIABLE):
             return text.encode()
         if self._key_file is None:
             raise BadSeal(f"no key for secrets: set {KEY_VARIABLE}")
         if not self._key_file.exists():
-            _create_once(self._key_file, generate())
+            _create_once(self._key_file, base64.urlsafe_b64encode(os.urandom(32)))  # Fernet's form of a key
         return self._key_file.read_bytes()
 
 

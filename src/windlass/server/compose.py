@@ -19,6 +19,7 @@ from windlass.db.database import Database
 from windlass.db.faults import CommitFault
 from windlass.db.migrate import migrate
 from windlass.engines.contract import Engine
+from windlass.nodes.service import NodeService
 from windlass.runs.sealing import Seal
 from windlass.runs.service import RunService
 from windlass.server.homefolder import load_token
@@ -66,6 +67,7 @@ def compose(settings: Settings, *, open_engines: OpenEngines | None = None, cloc
         db=db,
         blobs=blobs,
         runs=runs,
+        nodes=NodeService(db, blobs, seal, clock, nudge=controller.nudge if controller else lambda: None),
         clock=clock,
         token=load_token(settings.home, dict(os.environ)) if settings.auth else None,
         home=str(settings.home),

@@ -1,0 +1,120 @@
+"""Writing and reading what is known of nodes. Every change is guarded by what it rests on, or made on a locked row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Row, and_, func, insert, select, update
+
+from windlass.agent import outcome
+from windlass.nodes.tables import attempt_nodes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRecord:
+    attempt_id: str
+    node_rank: int
+    plan: Mapping[str, Any]
+    secrets: bytes | None
+    incarnation: str | None
+    host: str | None
+    address: str | None
+    port: int | None
+    fetched_at: float | None
+    reported_at: float | None
+    status: Mapping[str, Any] | None
+    outcome: Mapping[str, Any] | None
+    usage: Mapping[str, Any] | None
+    environment: Mapping[str, Any] | None
+    notice: Mapping[str, Any] | None
+    stop: Mapping[str, Any] | None
+    closed_at: float | None
+
+
+_COLUMNS = [attempt_nodes.c[field.name] for field in fields(NodeRecord)]
+
+
+def insert_nodes(tx: Connection, attempt_id: str, plans: Sequence[Mapping[str, Any]], secrets: bytes | None) -> None:
+    """Unless they are there: the plans of an attempt are all written in one transaction, and never changed."""
+    there = select(func.count()).select_from(attempt_nodes).where(attempt_nodes.c.attempt_id == attempt_id)
+    if tx.execute(there).scalar():
+        return
+    rows = [
+        {"attempt_id": attempt_id, "node_rank": rank, "plan": dict(plan), "secrets": secrets}
+        for rank, plan in enumerate(plans)
+    ]
+    tx.execute(insert(attempt_nodes), rows)
+
+
+def load_node(tx: Connection, attempt_id: str, node_rank: int, *, lock: bool = False) -> NodeRecord | None:
+    """With `lock`, nobody else changes the node before this transaction ends."""
+    query = select(*_COLUMNS).where(_is(attempt_id, node_rank))
+    row = tx.execute(query.with_for_update() if lock else query).first()
+    return _record(row) if row else None
+
+
+def load_nodes(tx: Connection, attempt_id: str, *, lock: bool = False) -> list[NodeRecord]:
+    query = select(*_COLUMNS).where(attempt_nodes.c.attempt_id == attempt_id).order_by(attempt_nodes.c.node_rank)
+    return [_record(row) for row in tx.execute(query.with_for_update() if lock else query)]
+
+
+def load_reports(tx: Connection, attempt_ids: Sequence[str]) -> list[Row[Any]]:
+    """What nodes have told; without plans and secrets, which are large."""
+    columns = attempt_nodes.c
+    query = select(
+        columns.attempt_id,
+        columns.node_rank,
+        columns.reported_at,
+        columns.address,
+        columns.status,
+        columns.outcome,
+        columns.usage,
+        columns.environment,
+        columns.notice,
+    )
+    query = query.where(columns.attempt_id.in_(list(attempt_ids))).order_by(columns.attempt_id, columns.node_rank)
+    return list(tx.execute(query))
+
+
+def load_addresses(tx: Connection, attempt_id: str) -> list[tuple[str | None, int | None]]:
+    columns = attempt_nodes.c
+    query = select(columns.address, columns.port).where(columns.attempt_id == attempt_id).order_by(columns.node_rank)
+    return [(row.address, row.port) for row in tx.execute(query)]
+
+
+def update_node(tx: Connection, attempt_id: str, node_rank: int, values: Mapping[str, Any]) -> None:
+    tx.execute(update(attempt_nodes).where(_is(attempt_id, node_rank)).values(**values))
+
+
+def wish_to_stop(tx: Connection, attempt_id: str, wish: Mapping[str, Any], *, now: float) -> None:
+    """Nodes that have their plan will be told; the others end here, before they began. Wishes hasten, never slow, and
+    the first one's kind stands."""
+    for node in load_nodes(tx, attempt_id, lock=True):
+        if node.outcome is not None or node.closed_at is not None:
+            continue
+        stop = dict(wish)
+        if node.stop is not None:
+            stop = {**node.stop, "grace_s": min(node.stop["grace_s"], wish["grace_s"])}
+        values: dict[str, Any] = {"stop": stop}
+        if node.fetched_at is None:
+            values["outcome"] = outcome.never_started(stop["kind"], stop["reason"], now)
+        update_node(tx, attempt_id, node.node_rank, values)
+
+
+def close(tx: Connection, attempt_id: str, *, now: float) -> None:
+    columns = attempt_nodes.c
+    tx.execute(
+        update(attempt_nodes)
+        .where(columns.attempt_id == attempt_id, columns.closed_at.is_(None))
+        .values(closed_at=now, secrets=None)
+    )
+
+
+def _is(attempt_id: str, node_rank: int) -> ColumnElement[bool]:
+    return and_(attempt_nodes.c.attempt_id == attempt_id, attempt_nodes.c.node_rank == node_rank)
+
+
+def _record(row: Row[Any]) -> NodeRecord:
+    return NodeRecord(**row._mapping)

@@ -17,8 +17,8 @@ from windlass.agent.files import read_json
 from windlass.core.clock import Clock, SystemClock
 from windlass.core.resources import NodeShare, Placement
 from windlass.engines.contract import Launch, Observation, Phase
+from windlass.engines.folders.plans import attempt_dir
 from windlass.engines.local import LocalEngine, stop_launchers
-from windlass.engines.local.plans import attempt_dir
 from windlass.engines.local.sockets import socket_dir
 
 RUN_ID = "r-bcdfghjkmn"

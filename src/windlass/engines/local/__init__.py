@@ -14,6 +14,8 @@ def open_engine(config: LocalConfig, context: EngineContext) -> LocalEngine:
         context.home / "blobs",
         notify=context.notify,
         clock=context.clock,
+        name=context.name,
+        code=context.code,
         nodes=config.nodes,
         warm=config.warm,
     )

@@ -11,16 +11,16 @@ from typing import Any
 from windlass.agent.supervisor import free_port
 from windlass.core.clock import Clock
 from windlass.core.errors import LaunchFailed, StorageFull, Unavailable
-from windlass.core.exits import Exit
 from windlass.core.resources import Node
-from windlass.engines.contract import Launch, Observation, Phase, StopKind
+from windlass.engines.contract import CodeStore, Launch, Observation, Phase, StopKind
+from windlass.engines.folders.observing import NodeLook, a_node_failed, observe
+from windlass.engines.folders.plans import attempt_dir
 from windlass.engines.local.listener import Listener
-from windlass.engines.local.machine import ENGINE, Machine, measure_machine
-from windlass.engines.local.node import NodeFolder, supervisor_lives
-from windlass.engines.local.plans import attempt_dir, render_node_plans
+from windlass.engines.local.machine import Machine, measure_machine
+from windlass.engines.local.node import LocalNode, supervisor_lives
+from windlass.engines.local.plans import render_node_plans
 from windlass.engines.local.sockets import socket_dir
 from windlass.engines.local.warmpool import PREIMPORT, WarmPool
-from windlass.engines.outcomes import exit_of, is_failure, merge_usage
 
 _HANDOVER_PATIENCE_S = 60.0
 _START_PATIENCE_S = 10.0
@@ -28,21 +28,11 @@ _NOBODY = ""
 _SHORT_OF = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EPIPE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Look:
-    """One node at one moment."""
-
-    node: NodeFolder
-    phase: Phase
-    outcome: Mapping[str, Any] | None = None
-    started_at: float | None = None
-
-
 @dataclass(slots=True)
 class _Seen:
     """What spares reading files again. Losing it costs time only."""
 
-    nodes: tuple[NodeFolder, ...]
+    nodes: tuple[LocalNode, ...]
     grace_s: float
     asked: dict[int, tuple[str, float]] = field(default_factory=dict)  # node rank: launcher, when
     environment: Mapping[str, Any] | None = None
@@ -50,8 +40,6 @@ class _Seen:
 
 
 class LocalEngine:
-    name = ENGINE
-
     def __init__(
         self,
         home: Path,
@@ -59,13 +47,17 @@ class LocalEngine:
         *,
         notify: Callable[[], None],
         clock: Clock,
+        name: str = "local",
+        code: CodeStore | None = None,
         nodes: int = 1,
         warm: bool = True,
         preimport: Sequence[str] = PREIMPORT,
     ) -> None:
+        self.name = name
         self._home = home.absolute()
         self._blobs_dir = blobs_dir.absolute()
         self._clock = clock
+        self._code = code
         self._nodes = nodes
         self._warm = warm
         self._home.mkdir(parents=True, exist_ok=True)
@@ -129,11 +121,13 @@ class LocalEngine:
 
     def _measured(self) -> Machine:
         if self._machine is None:
-            self._machine = measure_machine(nodes=self._nodes)
+            self._machine = measure_machine(engine=self.name, nodes=self._nodes)
         return self._machine
 
     def _write_plans(self, launch: Launch) -> _Seen:
         """All plans are written before any node is started, so a missing one means that none was."""
+        if self._code is not None and launch.code_digest is not None and launch.workdir is None:
+            self._code.lay_in(launch.code_digest, self._blobs_dir)
         plans = render_node_plans(
             launch,
             home=self._home,
@@ -146,7 +140,7 @@ class LocalEngine:
         for plan in plans:
             if plan["code"] is None and launch.workdir is None:
                 Path(plan["workdir"]).mkdir(parents=True, exist_ok=True)
-            folder = NodeFolder(path=Path(plan["node_dir"]), attempt_id=launch.attempt_id, rank=plan["node_rank"])
+            folder = LocalNode(path=Path(plan["node_dir"]), attempt_id=launch.attempt_id, rank=plan["node_rank"])
             folder.write_plan(plan)
         seen = self._look_up(launch.attempt_id)
         assert seen is not None
@@ -157,11 +151,11 @@ class LocalEngine:
         if attempt_id in self._seen:
             return self._seen[attempt_id]
         folder = attempt_dir(self._home, attempt_id)
-        first = NodeFolder(path=folder / "node-0", attempt_id=attempt_id, rank=0)
+        first = LocalNode(path=folder / "node-0", attempt_id=attempt_id, rank=0)
         plan = first.plan()
         count = plan["nnodes"] if plan else len(list(folder.glob("node-*")))
         nodes = tuple(
-            NodeFolder(path=folder / f"node-{rank}", attempt_id=attempt_id, rank=rank) for rank in range(count)
+            LocalNode(path=folder / f"node-{rank}", attempt_id=attempt_id, rank=rank) for rank in range(count)
         )
         if plan is None:
             # Released: the end can still be read.
@@ -178,30 +172,30 @@ class LocalEngine:
         if seen.ended is not None:
             return seen.ended
         looks = [self._look_at(node, seen.asked.get(node.rank)) for node in seen.nodes]
-        outcomes = [look.outcome for look in looks if look.outcome is not None]
-        if len(outcomes) == len(looks):
-            seen.ended = self._report(seen, looks, Phase.ENDED, exit_of(outcomes))
-            return seen.ended
-        if any(map(is_failure, outcomes)):
-            left = [look.node for look in looks if look.outcome is None and not look.node.is_asked_to_stop()]
+        if seen.environment is None:
+            seen.environment = seen.nodes[0].environment()
+        observation = observe(looks, environment=seen.environment)
+        if observation.phase is Phase.ENDED:
+            seen.ended = observation
+        elif a_node_failed(looks):
+            pairs = zip(seen.nodes, looks, strict=True)
+            left = [node for node, look in pairs if look.outcome is None and not node.is_asked_to_stop()]
             self._stop(left, grace_s=seen.grace_s, reason="stopped because another node failed")
-        phases = {look.phase for look in looks}
-        for phase in (Phase.ABSENT, Phase.STARTING):
-            if phase in phases:
-                return self._report(seen, looks, phase)
-        return self._report(seen, looks, Phase.RUNNING)
+        return observation
 
-    def _look_at(self, node: NodeFolder, asked: tuple[str, float] | None) -> _Look:
+    def _look_at(self, node: LocalNode, asked: tuple[str, float] | None) -> NodeLook:
         outcome = node.outcome()
         status = node.status()
         if outcome is None and status is not None and not supervisor_lives(status):
             outcome = node.bury(status, self._clock.now())
         if outcome is not None:
-            return _Look(node=node, phase=Phase.ENDED, outcome=outcome, started_at=outcome["started_at"])
-        if status is None:
-            return _Look(node=node, phase=Phase.STARTING if self._will_start(asked) else Phase.ABSENT)
-        phase = Phase.STARTING if status["state"] == "starting" else Phase.RUNNING
-        return _Look(node=node, phase=phase, started_at=status["started_at"])
+            phase, started_at = Phase.ENDED, outcome["started_at"]
+        elif status is None:
+            phase, started_at = Phase.STARTING if self._will_start(asked) else Phase.ABSENT, None
+        else:
+            phase = Phase.STARTING if status["state"] == "starting" else Phase.RUNNING
+            started_at = status["started_at"]
+        return NodeLook(log_dir=str(node.path), phase=phase, outcome=outcome, started_at=started_at, usage=node.usage())
 
     def _will_start(self, asked: tuple[str, float] | None) -> bool:
         """Whether whoever was asked may still come to it."""
@@ -213,24 +207,8 @@ class LocalEngine:
             return waited_s < _START_PATIENCE_S
         return waited_s < _HANDOVER_PATIENCE_S and self._pool.is_there(launcher)
 
-    def _report(self, seen: _Seen, looks: Sequence[_Look], phase: Phase, exit: Exit | None = None) -> Observation:
-        if seen.environment is None:
-            seen.environment = seen.nodes[0].environment()
-        starts = [look.started_at for look in looks if look.started_at is not None]
-        ends = [look.outcome["ended_at"] for look in looks if look.outcome is not None]
-        samples = [sample for node in seen.nodes if (sample := node.usage()) is not None]
-        return Observation(
-            phase=phase,
-            started_at=min(starts, default=None),
-            ended_at=max(ends) if phase is Phase.ENDED else None,
-            exit=exit,
-            log_dirs=tuple(str(node.path) for node in seen.nodes),
-            usage=merge_usage(samples),
-            environment=seen.environment,
-        )
-
     def _stop(
-        self, nodes: Sequence[NodeFolder], *, grace_s: float, reason: str, kind: StopKind = StopKind.CANCELLED
+        self, nodes: Sequence[LocalNode], *, grace_s: float, reason: str, kind: StopKind = StopKind.CANCELLED
     ) -> None:
         """The wish is known to all nodes before the first one acts on it: ranks that fail because their peers on
         other nodes have gone are not failures then."""

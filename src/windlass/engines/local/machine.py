@@ -13,13 +13,12 @@ from windlass.core.errors import LaunchFailed
 from windlass.core.names import unknown
 from windlass.core.resources import Node
 
-ENGINE = "local"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
     cpus: float
     memory_bytes: int
+    engine: str = "local"  # its name, and the stem of its nodes' names
     gpus: tuple[Mapping[str, Any], ...] = ()  # index, name, memory_bytes: in the driver's numbering
     nodes: int = 1
 
@@ -28,12 +27,12 @@ class Machine:
         return len(self.gpus) // self.nodes
 
     def node_names(self) -> list[str]:
-        return [ENGINE] if self.nodes == 1 else [f"{ENGINE}-{number}" for number in range(self.nodes)]
+        return [self.engine] if self.nodes == 1 else [f"{self.engine}-{number}" for number in range(self.nodes)]
 
     def inventory(self) -> tuple[Node, ...]:
         return tuple(
             Node(
-                engine=ENGINE,
+                engine=self.engine,
                 name=name,
                 cpus=self.cpus / self.nodes,
                 memory_bytes=self.memory_bytes // self.nodes,
@@ -55,8 +54,8 @@ class Machine:
         return [self.gpus[first + index] for index in indices]
 
 
-def measure_machine(*, nodes: int) -> Machine:
-    return Machine(cpus=_cpus(), memory_bytes=_memory_bytes(), gpus=_gpus(os.environ), nodes=nodes)
+def measure_machine(*, engine: str, nodes: int) -> Machine:
+    return Machine(engine=engine, cpus=_cpus(), memory_bytes=_memory_bytes(), gpus=_gpus(os.environ), nodes=nodes)
 
 
 def _cpus() -> float:

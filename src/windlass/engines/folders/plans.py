@@ -1,0 +1,59 @@
+"""What plans for nodes with a folder have in common, and where those folders lie. Pure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from windlass.engines.contract import Launch
+
+VERSION = 1
+SAMPLE_INTERVAL_S = 2.0
+
+
+def run_dir(home: Path, run_id: str) -> Path:
+    return home / "runs" / run_id
+
+
+def attempt_dir(home: Path, attempt_id: str) -> Path:
+    """Attempts are named `<run>.<number>`."""
+    run_id, _, number = attempt_id.rpartition(".")
+    return run_dir(home, run_id) / "attempts" / number
+
+
+def node_dir(home: Path, attempt_id: str, rank: int) -> Path:
+    return attempt_dir(home, attempt_id) / f"node-{rank}"
+
+
+def render_common_plan(launch: Launch, *, home: Path, blobs_dir: Path) -> dict[str, Any]:
+    """What every node of the attempt is told alike. Secrets are no part of a plan: plans are written to disk."""
+    folder = run_dir(home, launch.run_id)
+    env = dict(launch.env)
+    if launch.search_path is not None:
+        env.setdefault("PATH", launch.search_path)
+    return {
+        "version": VERSION,
+        "run_id": launch.run_id,
+        "attempt_id": launch.attempt_id,
+        "attempt": launch.attempt,
+        "nnodes": len(launch.placement.shares),
+        "node_names": [share.node for share in launch.placement.shares],
+        "workers_per_node": launch.workers_per_node,
+        "self_launching": launch.self_launching,
+        "argv": list(launch.argv),
+        "env": env,
+        "run_dir": str(folder),
+        "workdir": launch.workdir or str(folder / "work"),
+        "code": _code(launch, blobs_dir),
+        "cache_dir": str(home / "cache" / "environments"),
+        "timeout_s": launch.timeout_s,
+        "grace_s": launch.grace_s,
+        "sample_interval_s": SAMPLE_INTERVAL_S,
+    }
+
+
+def _code(launch: Launch, blobs_dir: Path) -> dict[str, str] | None:
+    if launch.workdir is not None or launch.code_digest is None:
+        return None
+    digest = launch.code_digest
+    return {"manifest": str(blobs_dir / digest[:2] / digest), "blobs": str(blobs_dir)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from typing import Any
 
 from windlass.engines.contract import Launch
 from windlass.runs.command import is_self_launching, params_json, workers_per_node
@@ -15,7 +16,13 @@ _SHORTEST_S = 1.0
 
 
 def render_launch(
-    run: RunRecord, attempt: AttemptRecord, secrets: Mapping[str, str], *, inherited: Mapping[str, str], now: float
+    run: RunRecord,
+    attempt: AttemptRecord,
+    secrets: Mapping[str, str],
+    *,
+    engine_type: str,
+    inherited: Mapping[str, str],
+    now: float,
 ) -> Launch:
     spec = run.spec
     workers = workers_per_node(spec, run.argv)
@@ -45,7 +52,15 @@ def render_launch(
         grace_s=spec.grace,
         warm=spec.warm,
         project=run.project,
+        image=spec.image,
+        options=_options(run, engine_type),
     )
+
+
+def _options(run: RunRecord, engine_type: str) -> dict[str, Any]:
+    """The section of the spec that is for this type of engine, without what was not given."""
+    section = run.spec_data.get(engine_type) or {}
+    return {key: value for key, value in section.items() if value is not None}
 
 
 def _time_left(timeout_s: float | None, started_at: float | None, now: float) -> float | None:

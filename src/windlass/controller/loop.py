@@ -6,12 +6,11 @@ engine is safe to repeat and every decision is in the database before it is acte
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import random
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection
@@ -28,11 +27,12 @@ from windlass.controller.decide import (
     decide_failed_launch,
     is_news,
 )
+from windlass.controller.inventory import Inventory
 from windlass.controller.launching import render_launch
 from windlass.controller.lease import LeaseLost, ShardLeases
 from windlass.core.clock import Clock
 from windlass.core.errors import Unavailable, WindlassError
-from windlass.core.exits import Exit
+from windlass.core.exits import Exit, ExitReason
 from windlass.core.storable import storable
 from windlass.db.database import Database
 from windlass.engines.contract import Engine, Observation, Phase, StopKind
@@ -41,7 +41,7 @@ from windlass.runs.queue import load_cluster_snapshot
 from windlass.runs.records import AttemptRecord, RunRecord
 from windlass.runs.sealing import Seal
 from windlass.runs.types import AttemptState, EventKind
-from windlass.scheduling.nodes import commit_nodes
+from windlass.scheduling.access import EngineAccess
 from windlass.scheduling.place import decide_placements
 from windlass.tenancy.prices import PriceBook
 from windlass.tracking.store import load_positions
@@ -49,7 +49,6 @@ from windlass.tracking.store import load_positions
 log = logging.getLogger(__name__)
 
 PASS_EVERY_S = 1.0  # at the latest: submissions and supervisors wake the loop at once
-INVENTORY_EVERY_S = 30.0
 COLLECT_EVERY_S = 0.9
 BEAT_EVERY_S = 2.0
 CHANNEL = "windlass_runs"  # who changes what a controller should look at says so here
@@ -65,15 +64,18 @@ class Controller:
         lease: ShardLeases,
         *,
         prices: PriceBook,
+        access: EngineAccess | None = None,
         jitter: random.Random | None = None,
     ) -> None:
         self._db = db
         self._open_engines = open_engines
         self._engines: Mapping[str, Engine] = {}
+        self._inventory = Inventory({})
         self._seal = seal
         self._clock = clock
         self._lease = lease
         self._prices = prices
+        self._access = access or EngineAccess()
         self._jitter = jitter or random.Random()
         self._wake = threading.Event()
         self._stopping = threading.Event()
@@ -81,7 +83,7 @@ class Controller:
         self._live_runs: dict[str, RunRecord] = {}
         self._stops_sent: dict[str, StopAttempt] = {}
         self._noted: dict[str, float] = {}
-        self._next_inventory = self._next_collect = self._next_beat = 0.0
+        self._next_collect = self._next_beat = 0.0
 
     # ---- running -----------------------------------------------------------------------------------------------
 
@@ -99,6 +101,7 @@ class Controller:
             return False
         if not self._engines:
             self._engines = self._open_engines(self.nudge)
+            self._inventory = Inventory(self._engines)
             self.refresh_nodes()
         return True
 
@@ -133,17 +136,10 @@ class Controller:
 
     def refresh_nodes(self) -> None:
         now = self._clock.now()
-        if now < self._next_inventory or not self._lease.schedules:
-            return
-        found = {}
-        for name, engine in self._engines.items():
-            with _if_available(name):
-                found[name] = list(engine.inventory())
-        with self._db.write() as tx:
-            self._lease.beat(tx)
-            for name, nodes in found.items():
-                commit_nodes(tx, name, nodes, now=now)
-        self._next_inventory = now + INVENTORY_EVERY_S
+        if self._inventory.refresh(now) and self._lease.schedules:
+            with self._db.write() as tx:
+                self._lease.beat(tx)
+                self._inventory.commit(tx, now)
 
     def reconcile(self) -> None:
         """Bring the record in line with what engines see, and engines in line with what the record wants."""
@@ -181,7 +177,7 @@ class Controller:
         with self._db.read() as tx:
             if not store.count_by_state(tx, store.WAITING):
                 return
-            decisions = decide_placements(load_cluster_snapshot(tx, now=now))
+            decisions = decide_placements(load_cluster_snapshot(tx, self._access, now=now))
             runs = {d.run_id: store.load_run(tx, d.run_id) for d in decisions}
         if not decisions:
             return
@@ -225,7 +221,7 @@ class Controller:
             return
         released = []
         for attempt_id, engine in ended:
-            with _if_available(engine):
+            with self._inventory.asking(engine):
                 if engine in self._engines:
                     self._engines[engine].release(attempt_id)
                 released.append(attempt_id)
@@ -255,7 +251,7 @@ class Controller:
         found: dict[str, Observation] = {attempt.id: Observation(phase=Phase.UNKNOWN) for attempt in attempts}
         for name, ids in by_engine.items():
             if engine := self._engines.get(name):
-                with _if_available(name):
+                with self._inventory.asking(name):
                     found.update(engine.poll(ids))
         return found
 
@@ -264,8 +260,9 @@ class Controller:
         try:
             with self._db.read() as tx:
                 secrets = self._seal.open(tx, run.id)
-            self._engines[attempt.engine].launch(
-                render_launch(run, attempt, secrets, inherited=os.environ, now=now),
+            engine = self._engines[attempt.engine]
+            engine.launch(
+                render_launch(run, attempt, secrets, engine_type=engine.type, inherited=os.environ, now=now),
             )
         except Unavailable as error:
             log.warning("attempt %s cannot be launched now: %s", attempt.id, error)
@@ -277,7 +274,7 @@ class Controller:
     def _stop(self, attempt: AttemptRecord, decision: StopAttempt) -> None:
         if not is_news(decision, self._stops_sent.get(attempt.id)):
             return
-        with _if_available(attempt.engine):
+        with self._inventory.asking(attempt.engine):
             self._engines[attempt.engine].stop(attempt.id, grace_s=decision.grace_s, kind=decision.kind)
             self._stops_sent[attempt.id] = decision
             if decision.kind is StopKind.PREEMPTED:
@@ -312,6 +309,8 @@ class Controller:
                             # The last points first: whoever sees the end sees them too.
                             commit_spooled(tx, last_points.get(attempt.id, []))
                             commit.commit_end(tx, run, attempt, decision, self._prices, now=now)
+        if any(_blames_a_node(decision) for *_, decisions in changes for decision in decisions):
+            self._inventory.hurry()
 
     def _last_points(
         self, changes: Sequence[tuple[RunRecord, AttemptRecord, Observation, list[Decision]]]
@@ -329,6 +328,12 @@ class Controller:
     def _note(self, attempt: AttemptRecord, seen: Observation, live: int, now: float) -> dict[str, Any]:
         """What is worth keeping of an observation besides the state. Usage less often when many report it."""
         note: dict[str, Any] = {}
+        unknown = seen.phase is Phase.UNKNOWN
+        if unknown != (attempt.unknown_since is not None):
+            note["unknown_since"] = now if unknown else None
+        detail = seen.detail or (self._inventory.why_away(attempt.engine) or None if unknown else None)
+        if detail != attempt.detail:
+            note["detail"] = storable(detail)
         if seen.log_dirs and seen.log_dirs != attempt.log_dirs:
             note["log_dirs"] = list(seen.log_dirs)
         if seen.environment is not None and attempt.environment_digest is None:
@@ -343,7 +348,6 @@ class Controller:
         for engine in self._engines.values():
             engine.close()
         self._engines = {}
-        self._next_inventory = 0.0
 
     def _keep_beating(self) -> None:
         now = self._clock.now()
@@ -353,10 +357,5 @@ class Controller:
             self._next_beat = now + BEAT_EVERY_S
 
 
-@contextlib.contextmanager
-def _if_available(engine: str) -> Iterator[None]:
-    """An engine that is away is asked again in the next pass; the others do not wait for it."""
-    try:
-        yield
-    except Unavailable as error:
-        log.warning("engine %s cannot be asked now: %s", engine, error)
+def _blames_a_node(decision: Decision) -> bool:
+    return isinstance(decision, EndAttempt) and decision.exit.reason in (ExitReason.LOST, ExitReason.PREEMPTED)

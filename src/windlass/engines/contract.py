@@ -85,7 +85,8 @@ class Engine(Protocol):
     controller thread at a time. None blocks for longer than a few hundred milliseconds.
     """
 
-    name: str
+    name: str  # under which it is configured
+    type: str  # local, ray, slurm, kubernetes
 
     def inventory(self) -> Sequence[Node]:
         """The nodes there are now. Raises Unavailable if that cannot be told."""

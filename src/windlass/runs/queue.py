@@ -8,21 +8,30 @@ from windlass.core.quantities import format_duration
 from windlass.runs import store
 from windlass.runs.records import AttemptRecord, RunRecord
 from windlass.runs.types import RunState
+from windlass.scheduling.access import EngineAccess
+from windlass.scheduling.engines import load_engines
 from windlass.scheduling.explain import explain_waiting
 from windlass.scheduling.nodes import load_nodes, load_seen_at
 from windlass.scheduling.place import free_nodes
 from windlass.scheduling.types import ClusterSnapshot, WaitingRun
-from windlass.wire.cluster import ClusterView, NodeRun, NodeView
+from windlass.wire.cluster import ClusterView, EngineView, NodeRun, NodeView
 from windlass.wire.runs import Why
 
 
-def load_cluster_snapshot(tx: Connection, *, now: float) -> ClusterSnapshot:
+def load_cluster_snapshot(tx: Connection, access: EngineAccess, *, now: float) -> ClusterSnapshot:
+    away = {name: e.message for name, e in load_engines(tx).items() if e.unreachable_since is not None}
     return ClusterSnapshot(
-        nodes=load_nodes(tx),
+        nodes=tuple(node for node in load_nodes(tx) if node.engine not in away),
+        away=away,
         held={attempt.run_id: attempt.placement for attempt in store.load_live_attempts(tx)},
         waiting=tuple(
             WaitingRun(
-                run_id=run.id, name=run.name, resources=run.resources, priority=run.priority, queued_at=run.queued_at
+                run_id=run.id,
+                name=run.name,
+                resources=run.resources,
+                priority=run.priority,
+                queued_at=run.queued_at,
+                engines=access.of_run(run.project, run.spec_data.get("engine") or ()),
             )
             for run in store.load_runs_in(tx, store.WAITING)
             if (run.retry_at or 0.0) <= now and run.cancel_requested_at is None
@@ -30,13 +39,13 @@ def load_cluster_snapshot(tx: Connection, *, now: float) -> ClusterSnapshot:
     )
 
 
-def explain_run(tx: Connection, run: RunRecord, *, now: float) -> Why:
+def explain_run(tx: Connection, run: RunRecord, access: EngineAccess, *, now: float) -> Why:
     attempts = store.load_attempts(tx, run.id)
     if run.state is RunState.RECOVERING and run.retry_at is not None and run.retry_at > now:
         summary = f"waits {format_duration(run.retry_at - now)} before attempt {run.attempt_count + 1}"
         return _why(run, summary, _history(attempts))
     if run.state.is_waiting:
-        found = explain_waiting(load_cluster_snapshot(tx, now=now), run.id)
+        found = explain_waiting(load_cluster_snapshot(tx, access, now=now), run.id)
         if found is not None:
             return _why(run, found.summary, [*found.details, *_history(attempts)], position=found.position)
         return _why(run, "is being cancelled", _history(attempts))
@@ -44,14 +53,19 @@ def explain_run(tx: Connection, run: RunRecord, *, now: float) -> Why:
         held = ", ".join(share.node for share in attempts[-1].placement.shares) if attempts else "no node"
         since = run.started_at or run.queued_at
         verb = "is being cancelled" if run.cancelling else f"is {run.state}"
+        if attempts and (since_when := attempts[-1].unknown_since) is not None:
+            verb = f"was {run.state} when its engine was last in touch, {format_duration(now - since_when)} ago"
         summary = f"{verb}: attempt {run.attempt_count} on {held}, {format_duration(now - since)} so far"
-        return _why(run, summary, _history(attempts))
+        said = [f"{attempts[-1].engine} says: {attempts[-1].detail}"] if attempts and attempts[-1].detail else []
+        return _why(run, summary, [*said, *_history(attempts)])
     events = store.load_events(tx, run.id)
     return _why(run, f"{run.state}: {events[-1].message}" if events else str(run.state), _history(attempts))
 
 
-def view_cluster(tx: Connection, *, now: float) -> ClusterView:
-    snapshot = load_cluster_snapshot(tx, now=now)
+def view_cluster(tx: Connection) -> ClusterView:
+    known = load_engines(tx)
+    held = {attempt.run_id: attempt.placement for attempt in store.load_live_attempts(tx)}
+    snapshot = ClusterSnapshot(nodes=load_nodes(tx), held=held, waiting=())
     counts = store.count_by_state(tx, [*store.LIVE, *store.WAITING])
     names = {run.id: run.name for run in store.load_runs_in(tx, store.LIVE)}
     seen_at = load_seen_at(tx)
@@ -87,6 +101,17 @@ def view_cluster(tx: Connection, *, now: float) -> ClusterView:
         )
     return ClusterView(
         nodes=views,
+        engines=[
+            EngineView(
+                name=name,
+                type=state.type,
+                nodes=sum(view.engine == name for view in views),
+                unreachable_since=state.unreachable_since,
+                message=state.message,
+                seen_at=state.seen_at,
+            )
+            for name, state in known.items()
+        ],
         queued=sum(counts.get(state, 0) for state in store.WAITING),
         running=sum(counts.get(state, 0) for state in store.LIVE),
     )

@@ -11,26 +11,29 @@ from typing import Any
 from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
-from windlass.blobs.local import LocalBlobs
+from windlass.blobs.contract import Blobs
 from windlass.blobs.snapshots import missing_blobs
 from windlass.core.clock import Clock
 from windlass.core.errors import Ambiguous, Conflict, IdempotencyMismatch, InvalidInput, NotFound
 from windlass.core.exits import Exit, ExitReason
 from windlass.core.names import nearest, unknown
+from windlass.core.resources import Node
 from windlass.db.database import Database
 from windlass.runs import store, views
 from windlass.runs.logs import LogQuery, load_log_dirs, read_logs
 from windlass.runs.queue import explain_run, view_cluster
 from windlass.runs.records import AttemptRecord, RunHead, RunRecord, exit_to_json
 from windlass.runs.sealing import Seal
-from windlass.runs.submission import changed_spec, check_secrets, new_run, request_digest
+from windlass.runs.submission import changed_spec, check_engines, check_secrets, new_run, request_digest
 from windlass.runs.types import EventKind, RunState
+from windlass.scheduling.access import EngineAccess
+from windlass.scheduling.engines import load_engines
 from windlass.scheduling.nodes import load_nodes
 from windlass.tenancy.prices import PriceBook
 from windlass.tracking.store import ingest, load_position, load_progress, load_series, load_summaries, lock
 from windlass.wire import runs as wire
 from windlass.wire.cluster import ClusterView
-from windlass.wire.spec import parse_spec
+from windlass.wire.spec import RunSpec, parse_spec
 
 _TRIES = 20  # of a write that somebody else's write got in front of
 
@@ -39,13 +42,14 @@ class RunService:
     def __init__(
         self,
         db: Database,
-        blobs: LocalBlobs,
+        blobs: Blobs,
         seal: Seal,
         clock: Clock,
         *,
         prices: PriceBook,
         runs_dir: Path | None,
         nudge: Callable[[], None],
+        access: EngineAccess | None = None,
     ) -> None:
         self._db = db
         self._blobs = blobs
@@ -53,6 +57,7 @@ class RunService:
         self._clock = clock
         self._prices = prices
         self._runs_dir = runs_dir
+        self._access = access or EngineAccess()
         self._nudge = nudge  # tells a controller in this process, if there is one, that there is something to do
 
     # ---- changing ----------------------------------------------------------------------------------------------
@@ -67,7 +72,7 @@ class RunService:
         origin = self._origin(request.origin)
         now = self._clock.now()
         with self._db.read() as tx:
-            nodes = load_nodes(tx)
+            nodes = self._nodes_for(tx, spec)
         row = new_run(spec, nodes, code_digest=request.code_digest, origin=origin, user=user or origin["user"], now=now)
         row |= {"idempotency_key": idempotency_key, "request_digest": digest}
         try:
@@ -120,13 +125,14 @@ class RunService:
         now = self._clock.now()
         with self._db.read() as tx:
             original = self._resolve(tx, ref)
-            nodes = load_nodes(tx)
             secrets = {**self._seal.open(tx, original.id), **request.secrets}
         data = changed_spec(original.spec_data, request.set, request.name)
         data.setdefault("seed", original.seed)
         spec = parse_spec({key: value for key, value in data.items() if value is not None or key in ("code", "retry")})
         secrets = {name: value for name, value in secrets.items() if name in spec.secrets}
         check_secrets(spec, secrets)
+        with self._db.read() as tx:
+            nodes = self._nodes_for(tx, spec)
         row = new_run(spec, nodes, code_digest=original.code_digest, origin=original.origin, user=user, now=now)
         row |= {"clone_of": original.id, "seed": original.seed if spec.seed is None else spec.seed}
         self._insert(
@@ -202,11 +208,11 @@ class RunService:
 
     def why(self, ref: str) -> wire.Why:
         with self._db.read() as tx:
-            return explain_run(tx, self._resolve(tx, ref), now=self._clock.now())
+            return explain_run(tx, self._resolve(tx, ref), self._access, now=self._clock.now())
 
     def cluster(self) -> ClusterView:
         with self._db.read() as tx:
-            return view_cluster(tx, now=self._clock.now())
+            return view_cluster(tx)
 
     def logs(self, ref: str, wanted: LogQuery, *, after: str | None, limit: int) -> wire.LogPage:
         with self._db.read() as tx:
@@ -283,6 +289,13 @@ class RunService:
                     hint="use a new key for a new submission",
                 )
             return self.view_in(tx, run)
+
+    def _nodes_for(self, tx: Connection, spec: RunSpec) -> tuple[Node, ...]:
+        """The nodes of the engines that the run may go to. Raises InvalidSpec for engines that it may not."""
+        nodes = load_nodes(tx)
+        check_engines(spec, {*load_engines(tx), *(node.engine for node in nodes)}, self._access)
+        allowed = self._access.of_run(spec.project, spec.engine)
+        return tuple(node for node in nodes if allowed is None or node.engine in allowed)
 
     def _check_code(self, digest: str | None) -> None:
         if digest is None:

@@ -6,7 +6,7 @@ import copy
 import hashlib
 import json
 import secrets as random_source
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import PurePath
 from typing import Any
 
@@ -16,6 +16,7 @@ from windlass.core.names import unknown
 from windlass.core.resources import Node
 from windlass.runs.command import fill_command, resolve_resources, workers_per_node
 from windlass.runs.types import RunState
+from windlass.scheduling.access import EngineAccess
 from windlass.scheduling.place import why_never
 from windlass.wire.runs import SubmitRequest
 from windlass.wire.spec import RunSpec
@@ -34,6 +35,16 @@ def check_secrets(spec: RunSpec, given: Mapping[str, str]) -> None:
         )
     if extra := sorted(set(given) - set(spec.secrets)):
         raise InvalidInput(f"a value was given for {extra[0]}, which is not among the spec's `secrets`")
+
+
+def check_engines(spec: RunSpec, known: Collection[str], access: EngineAccess) -> None:
+    """`known`: the engines that this server has."""
+    granted = access.of_project(spec.project)
+    usable = sorted(known if granted is None else granted)
+    if wrong := [name for name in spec.engine if known and name not in known]:
+        raise InvalidSpec([f"`engine`: {unknown('engine', wrong[0], usable)}"])
+    if wrong := [name for name in spec.engine if granted is not None and name not in granted]:
+        raise InvalidSpec([f"`engine`: project {spec.project} may not use {wrong[0]}; it has {', '.join(usable)}"])
 
 
 def new_run(

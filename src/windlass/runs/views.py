@@ -72,6 +72,8 @@ def attempt_view(attempt: AttemptRecord, environment: Mapping[str, Any] | None) 
         log_dirs=list(attempt.log_dirs),
         environment=_dict(environment),
         usage=_dict(attempt.usage),
+        detail=attempt.detail,
+        unknown_since=attempt.unknown_since,
     )
 
 

@@ -33,6 +33,11 @@ def explain_waiting(snapshot: ClusterSnapshot, run_id: str) -> Explanation | Non
         if (run.engines is None or node.node.engine in run.engines) and (shortage := node.shortage(run.resources))
     ]
     details += [f"{held_by} holds {_held(snapshot, held_by)}" for held_by in sorted(snapshot.held)]
+    details += [
+        f"engine {name} cannot be reached: {why}"
+        for name, why in sorted(snapshot.away.items())
+        if run.engines is None or name in run.engines
+    ]
     if not snapshot.nodes:
         summary = "waits for an engine: no nodes are known yet"
     elif fitting < run.resources.nodes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from windlass.core.resources import Node, Placement, Resources
 
@@ -23,6 +23,7 @@ class ClusterSnapshot:
     nodes: tuple[Node, ...]
     held: Mapping[str, Placement]  # run id -> what its live attempt holds
     waiting: tuple[WaitingRun, ...]  # those that may start now; backoffs that are still running are not here
+    away: Mapping[str, str] = field(default_factory=dict)  # engine -> why it cannot be asked; none of its nodes is here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

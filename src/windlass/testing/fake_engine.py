@@ -38,6 +38,7 @@ class FakeCluster:
 
 class FakeEngine:
     name = "fake"
+    type = "fake"
 
     def __init__(
         self,

@@ -50,7 +50,17 @@ class NodeView(Wire):
     seen_at: float
 
 
+class EngineView(Wire):
+    name: str
+    type: str
+    nodes: int
+    unreachable_since: float | None = Field(description="null: it answered when it was asked last")
+    message: str
+    seen_at: float | None
+
+
 class ClusterView(Wire):
+    engines: list[EngineView] = Field(default_factory=list)
     nodes: list[NodeView]
     queued: int
     running: int

@@ -154,6 +154,8 @@ class AttemptView(Wire):
     log_dirs: list[str]
     environment: dict[str, Any] | None
     usage: dict[str, Any] | None
+    detail: str | None = Field(None, description="what the engine says about it")
+    unknown_since: float | None = Field(None, description="since when the engine cannot tell how it is")
 
 
 class AttemptList(Wire):

@@ -174,7 +174,7 @@ def test_exits_in_words(exit: Exit, words: str) -> None:
 
 
 def launch(run: RunRecord, inherited: dict[str, str] | None = None, now: float = NOW) -> Any:
-    return render_launch(run, make_attempt(), {"TOKEN": "x"}, inherited=inherited or {}, now=now)
+    return render_launch(run, make_attempt(), {"TOKEN": "x"}, engine_type="local", inherited=inherited or {}, now=now)
 
 
 def test_a_launch_carries_the_run() -> None:

@@ -40,6 +40,8 @@ class _Seen:
 
 
 class LocalEngine:
+    type = "local"
+
     def __init__(
         self,
         home: Path,

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from windlass.blobs.local import LocalBlobs
+from windlass.blobs.contract import Blobs
 from windlass.core.clock import Clock
 from windlass.core.errors import Unauthorized
 from windlass.db.database import Database
@@ -20,7 +20,7 @@ from windlass.runs.service import RunService
 @dataclass(slots=True, kw_only=True)
 class Services:
     db: Database
-    blobs: LocalBlobs
+    blobs: Blobs
     runs: RunService
     nodes: NodeService
     clock: Clock

@@ -1,19 +1,21 @@
-"""Content-addressed blobs in a local folder: `<root>/<first two hex digits>/<sha256>`. A blob is there whole or not at
-all, and never changes.
-"""
+"""Content-addressed blobs in a local folder: `<root>/<first two hex digits>/<sha256>`."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import os
+import re
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from windlass.core.errors import InvalidInput, NotFound
+from windlass.core.errors import InvalidInput, NotFound, StorageFull, Unavailable
 
 _CHUNK_BYTES = 1 << 20
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class LocalBlobs:
@@ -37,30 +39,87 @@ class LocalBlobs:
         return digest
 
     def put_stream(self, digest: str, stream: BinaryIO) -> None:
-        """Store what `stream` holds under `digest`; refuse it if that is not its hash."""
         self._write(digest, iter(lambda: stream.read(_CHUNK_BYTES), b""))
 
+    def put_pieces(self, digest: str, pieces: Iterable[bytes]) -> None:
+        self._write(digest, pieces)
+
     def get(self, digest: str) -> bytes:
-        try:
+        with _found(digest):
             return self.path(digest).read_bytes()
-        except FileNotFoundError as error:
-            raise NotFound(f"there is no blob {digest}") from error
+
+    def stream(self, digest: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+        with _found(digest):
+            file = self.path(digest).open("rb")
+        return _pieces(file, start, end)
+
+    def size(self, digest: str) -> int:
+        with _found(digest):
+            return self.path(digest).stat().st_size
+
+    def delete(self, digest: str) -> None:
+        self.path(digest).unlink(missing_ok=True)
+
+    def digests(self) -> Iterator[str]:
+        for folder in self.root.iterdir():
+            if len(folder.name) == 2 and folder.is_dir():
+                yield from (name for name in os.listdir(folder) if _DIGEST.fullmatch(name))
+
+    def describe(self) -> str:
+        return f"file://{self.root}"
 
     def _write(self, digest: str, chunks: Iterable[bytes]) -> None:
         target = self.path(digest)
-        target.parent.mkdir(exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=self.root, prefix=".incoming-")
+        with _room(self.root):
+            target.parent.mkdir(exist_ok=True)
+            handle, temporary = tempfile.mkstemp(dir=self.root, prefix=".incoming-")
         try:
             hasher = hashlib.sha256()
             with os.fdopen(handle, "wb") as file:
                 for chunk in chunks:
                     hasher.update(chunk)
-                    file.write(chunk)
-                file.flush()
-                os.fsync(file.fileno())
-            if hasher.hexdigest() != digest:
-                raise InvalidInput(f"blob {digest} has another content: its sha256 is {hasher.hexdigest()}")
+                    with _room(self.root):
+                        file.write(chunk)
+                with _room(self.root):
+                    file.flush()
+                    os.fsync(file.fileno())
+            check_digest(digest, hasher.hexdigest())
             os.replace(temporary, target)
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise
+
+
+def check_digest(wanted: str, found: str) -> None:
+    if wanted != found:
+        raise InvalidInput(f"blob {wanted} has another content: its sha256 is {found}")
+
+
+def _pieces(file: BinaryIO, start: int, end: int | None) -> Iterator[bytes]:
+    with file:
+        file.seek(start)
+        left = None if end is None else end - start
+        while left is None or left > 0:
+            piece = file.read(_CHUNK_BYTES if left is None else min(left, _CHUNK_BYTES))
+            if not piece:
+                return
+            left = None if left is None else left - len(piece)
+            yield piece
+
+
+@contextlib.contextmanager
+def _found(digest: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise NotFound(f"there is no blob {digest}") from error
+
+
+@contextlib.contextmanager
+def _room(root: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StorageFull(f"{root} has no room left", hint="free some disk space") from error
+        raise Unavailable(f"{root} cannot be written: {error.strerror}", hint="trying again may help") from error

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from windlass.blobs.local import LocalBlobs
+from windlass.blobs.contract import Blobs
 from windlass.core.errors import InvalidInput
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -20,18 +20,23 @@ def manifest_bytes(files: Sequence[Mapping[str, Any]]) -> bytes:
     return json.dumps({"version": 1, "files": ordered}, sort_keys=True, separators=(",", ":")).encode()
 
 
-def store_manifest(blobs: LocalBlobs, files: Sequence[Mapping[str, Any]]) -> tuple[str, list[str]]:
+def store_manifest(blobs: Blobs, files: Sequence[Mapping[str, Any]]) -> tuple[str, list[str]]:
     """(digest of the snapshot, blobs it needs that are not here yet)."""
     _check(files)
     digest = blobs.put(manifest_bytes(files))
     return digest, blobs.missing(_contents(files))
 
 
-def missing_blobs(blobs: LocalBlobs, digest: str) -> list[str]:
-    return blobs.missing(_contents(_load(blobs, digest)))
+def missing_blobs(blobs: Blobs, digest: str) -> list[str]:
+    return blobs.missing(snapshot_contents(blobs, digest))
 
 
-def _load(blobs: LocalBlobs, digest: str) -> list[dict[str, Any]]:
+def snapshot_contents(blobs: Blobs, digest: str) -> list[str]:
+    """The blobs that the snapshot's files need."""
+    return list(_contents(_load(blobs, digest)))
+
+
+def _load(blobs: Blobs, digest: str) -> list[dict[str, Any]]:
     """The files of a snapshot. Checked again: a manifest can also be sent as a blob, past `store_manifest`."""
     try:
         files = json.loads(blobs.get(digest))["files"]

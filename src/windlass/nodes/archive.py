@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import windlass.agent
-from windlass.blobs.local import LocalBlobs
+from windlass.blobs.contract import Blobs
 
 _PIECE_BYTES = 1 << 20
 _OLDEST_ZIP_DATE = (1980, 1, 1, 0, 0, 0)
@@ -39,7 +39,7 @@ def agent_zip() -> AgentZip:
     return AgentZip(data, f'"{hashlib.sha256(data).hexdigest()[:32]}"')
 
 
-def stream_code(blobs: LocalBlobs, digest: str) -> Iterator[bytes]:
+def stream_code(blobs: Blobs, digest: str) -> Iterator[bytes]:
     """The manifest is read before the first piece, so that a snapshot that is not there is told as an error."""
     manifest = blobs.get(digest)
     files = json.loads(manifest)["files"]
@@ -47,7 +47,7 @@ def stream_code(blobs: LocalBlobs, digest: str) -> Iterator[bytes]:
     return _pieces(blobs, digest, manifest, list(contents))
 
 
-def _pieces(blobs: LocalBlobs, digest: str, manifest: bytes, contents: list[str]) -> Iterator[bytes]:
+def _pieces(blobs: Blobs, digest: str, manifest: bytes, contents: list[str]) -> Iterator[bytes]:
     """Small files go out together: a snapshot of a thousand files is a few writes."""
     waiting = bytearray()
     for name in (digest, *contents):

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from windlass.agent import layout
 from windlass.agent.environ import ranks_per_node
-from windlass.blobs.local import LocalBlobs
+from windlass.blobs.contract import Blobs
 from windlass.core.clock import Clock
 from windlass.core.errors import Conflict, Gone, NotFound, Unauthorized
 from windlass.core.storable import storable
@@ -32,7 +32,7 @@ Sent = Sequence[tuple[wire.SentBytes, bytes]]
 
 
 class NodeService:
-    def __init__(self, db: Database, blobs: LocalBlobs, seal: Seal, clock: Clock, *, nudge: Callable[[], None]) -> None:
+    def __init__(self, db: Database, blobs: Blobs, seal: Seal, clock: Clock, *, nudge: Callable[[], None]) -> None:
         self._db = db
         self._blobs = blobs
         self._seal = seal

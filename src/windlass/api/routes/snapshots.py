@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request
 from fastapi.concurrency import run_in_threadpool
 
 from windlass.api.context import Context
-from windlass.blobs.local import LocalBlobs
+from windlass.blobs.contract import Blobs
 from windlass.blobs.snapshots import store_manifest
 from windlass.core.errors import InvalidInput, TooLarge
 from windlass.wire.cluster import SnapshotReceipt, SnapshotRequest
@@ -46,7 +46,7 @@ async def upload(request: Request, services: Context) -> None:
         await run_in_threadpool(_unpack, services.blobs, body)  # type: ignore[arg-type]  # it is a binary file
 
 
-def _unpack(blobs: LocalBlobs, body: BinaryIO) -> None:
+def _unpack(blobs: Blobs, body: BinaryIO) -> None:
     try:
         with tarfile.open(fileobj=body, mode="r:") as archive:
             for member in archive:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from windlass import __version__
-from windlass.cli import cluster, control, doctor, listing, logs, server, show, submit, watch
+from windlass.cli import cluster, config, control, doctor, listing, logs, server, show, submit, watch
 from windlass.cli.connection import Connection
 from windlass.core.errors import Ambiguous, InvalidInput, NotFound, ServerUnreachable, WindlassError
 from windlass.core.home import default_home
@@ -65,6 +65,7 @@ app.command(rich_help_panel=_SERVER)(server.up)
 app.command(rich_help_panel=_SERVER)(server.down)
 app.command(rich_help_panel=_SERVER)(cluster.cluster)
 app.command(rich_help_panel=_SERVER)(doctor.doctor)
+app.add_typer(config.app, name="server", rich_help_panel=_SERVER)
 app.command(rich_help_panel=_SERVER)(server.version)
 
 
@@ -79,10 +80,10 @@ def main() -> None:
         app()
     except WindlassError as error:
         from windlass.cli.terminal import paint_for
-        from windlass.core.errors import InvalidSpec
+        from windlass.core.errors import InvalidDocument
 
         paint = paint_for(sys.stderr)
-        problems = error.problems if isinstance(error, InvalidSpec) else (error.message,)
+        problems = error.problems if isinstance(error, InvalidDocument) else (error.message,)
         for problem in problems:
             print(f"{paint('error:', 'red', 'bold')} {problem}", file=sys.stderr)
         if error.hint:

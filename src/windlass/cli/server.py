@@ -14,10 +14,14 @@ from windlass.cli.connection import connection
 from windlass.cli.terminal import next_steps, notice, paint_for, say, say_json
 from windlass.core.errors import Conflict, InvalidInput
 
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", envvar="WINDLASS_CONFIG", help="Settings. Default: config.yaml in its folder."),
+]
 HomeOption = Annotated[Path | None, typer.Option("--home", help="The server's folder. Default: ~/.windlass.")]
 
 
-def _home(ctx: typer.Context, home: Path | None) -> Path:
+def home_of(ctx: typer.Context, home: Path | None) -> Path:
     return home.expanduser().absolute() if home else connection(ctx).home
 
 
@@ -27,16 +31,17 @@ def up(
     port: Annotated[
         int | None, typer.Option(min=0, max=65_535, help="Default: 8470, or a free one if that is taken.")
     ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    host: Annotated[str | None, typer.Option(help="Address to listen on. Default: 127.0.0.1.")] = None,
     home: HomeOption = None,
     no_auth: Annotated[bool, typer.Option("--no-auth", help="Ask for no token; on loopback only.")] = False,
+    config: ConfigOption = None,
 ) -> None:
     """Start the server."""
     from windlass.client.embedded import answers, ensure_server
     from windlass.client.endpoint import LOOPBACK, running_server
 
-    folder = _home(ctx, home)
-    if no_auth and host not in LOOPBACK:
+    folder = home_of(ctx, home)
+    if no_auth and host is not None and host not in LOOPBACK:
         raise InvalidInput(
             f"--no-auth with --host {host} would let everybody on the network run programs here",
             hint="leave --no-auth out, or listen on 127.0.0.1",
@@ -49,7 +54,12 @@ def up(
             f"a server for {folder} runs already at {known.url} (pid {known.pid})", hint="`windlass down` stops it"
         )
     if daemon:
-        options = ("--host", host, *(("--port", str(port)) if port is not None else ()), *(("--no-auth",) * no_auth))
+        options = (
+            *(("--config", str(config.expanduser().absolute())) if config is not None else ()),
+            *(("--host", host) if host is not None else ()),
+            *(("--port", str(port)) if port is not None else ()),
+            *(("--no-auth",) * no_auth),
+        )
         started = ensure_server(folder, options=options)
         say(f"{started.url}  (pid {started.pid})")
         next_steps("windlass run train.py", "windlass ps", "windlass down")
@@ -57,7 +67,9 @@ def up(
     from windlass.server.main import serve
     from windlass.server.settings import Settings
 
-    settings = Settings.from_environ(os.environ, home=folder, host=host, port=port, auth=not no_auth)
+    settings = Settings.from_environ(
+        os.environ, home=folder, config=config, host=host, port=port, auth=False if no_auth else None
+    )
     sys.exit(serve(settings, announce=lambda url: _announce(url, folder)))
 
 
@@ -73,7 +85,7 @@ def down(ctx: typer.Context, home: HomeOption = None) -> None:
     from windlass.client.embedded import stop_server
     from windlass.engines.local import stop_launchers
 
-    folder = _home(ctx, home)
+    folder = home_of(ctx, home)
     stopped = stop_server(folder)
     stop_launchers(folder)
     if stopped:

@@ -11,17 +11,21 @@ from fastapi import FastAPI
 
 from windlass.api.app import create_app
 from windlass.api.context import Services
-from windlass.blobs.local import LocalBlobs
+from windlass.blobs.code import BlobCode
+from windlass.blobs.contract import Blobs
+from windlass.blobs.opening import open_blobs
 from windlass.controller.lease import ShardLeases, controller_state
-from windlass.controller.loop import Controller
+from windlass.controller.loop import CHANNEL, Controller
 from windlass.core.clock import Clock, SystemClock
 from windlass.db.database import Database
 from windlass.db.faults import CommitFault
 from windlass.db.migrate import migrate
-from windlass.engines.contract import Engine
+from windlass.engines.contract import Engine, EngineContext
+from windlass.nodes.book import DatabaseNodeBook
 from windlass.nodes.service import NodeService
 from windlass.runs.sealing import Seal
 from windlass.runs.service import RunService
+from windlass.server import engines as configured
 from windlass.server.homefolder import load_token
 from windlass.server.settings import Role, Settings
 
@@ -38,17 +42,23 @@ class Parts:
 
 def compose(settings: Settings, *, open_engines: OpenEngines | None = None, clock: Clock | None = None) -> Parts:
     clock = clock or SystemClock()
-    db = Database(settings.database_url, fault=CommitFault.from_environ(os.environ))
+    db = Database(settings.database_url, pool_size=settings.database_pool, fault=CommitFault.from_environ(os.environ))
     migrate(db)
-    blobs = LocalBlobs(settings.home / "blobs")
-    seal = Seal(settings.home / "secret.key")
+    blobs = open_blobs(settings.blobs, home=settings.home, environ=os.environ)
+    seal = Seal(settings.secret_key_file or settings.home / "secret.key")
     controller = None
     holder = None
     if settings.role is not Role.API:
-        lease = ShardLeases(monotonic=time.monotonic)
+        lease = ShardLeases(settings.controller.shards, monotonic=time.monotonic, ttl_s=settings.controller.lease)
         holder = lease.holder
-        engines = open_engines or (lambda nudge: open_local_engine(settings, blobs, clock, nudge))
-        controller = Controller(db, engines, seal, clock, lease, prices=settings.prices)
+        engines = open_engines or (lambda nudge: open_configured(settings, db, blobs, seal, clock, nudge))
+        controller = Controller(db, engines, seal, clock, lease, prices=settings.prices, access=settings.engine_access)
+
+    def nudge() -> None:
+        if controller is not None:
+            controller.nudge()
+        if controller is None or not controller.is_alone():
+            db.notify(CHANNEL)
 
     def state_of_controller() -> str:
         with db.read() as tx:
@@ -61,15 +71,16 @@ def compose(settings: Settings, *, open_engines: OpenEngines | None = None, cloc
         clock,
         prices=settings.prices,
         runs_dir=settings.home / "runs",
-        nudge=controller.nudge if controller else lambda: None,
+        nudge=nudge,
+        access=settings.engine_access,
     )
     services = Services(
         db=db,
         blobs=blobs,
         runs=runs,
-        nodes=NodeService(db, blobs, seal, clock, nudge=controller.nudge if controller else lambda: None),
+        nodes=NodeService(db, blobs, seal, clock, nudge=nudge),
         clock=clock,
-        token=load_token(settings.home, dict(os.environ)) if settings.auth else None,
+        token=load_token(settings.home, os.environ, settings.token_file) if settings.auth else None,
         home=str(settings.home),
         started_at=clock.now(),
         controller_state=state_of_controller,
@@ -78,12 +89,21 @@ def compose(settings: Settings, *, open_engines: OpenEngines | None = None, cloc
     return Parts(db=db, services=services, app=app, controller=controller)
 
 
-def open_local_engine(
-    settings: Settings, blobs: LocalBlobs, clock: Clock, nudge: Callable[[], None]
+def open_configured(
+    settings: Settings, db: Database, blobs: Blobs, seal: Seal, clock: Clock, nudge: Callable[[], None]
 ) -> Mapping[str, Engine]:
-    from windlass.engines.local.engine import LocalEngine
+    """The engines of the settings, each with what it needs of the rest."""
+    code, book = BlobCode(blobs), DatabaseNodeBook(db, seal, clock)
 
-    engine = LocalEngine(
-        settings.home, blobs.root, notify=nudge, clock=clock, nodes=settings.local_nodes, warm=settings.warm
-    )
-    return {engine.name: engine}
+    def context_of(name: str) -> EngineContext:
+        return EngineContext(
+            name=name,
+            home=settings.home,
+            clock=clock,
+            notify=nudge,
+            code=code,
+            nodes=book,
+            server_url=settings.url,
+        )
+
+    return configured.open_engines(settings.engines, context_of)

@@ -7,7 +7,7 @@ import fcntl
 import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +37,11 @@ def owned(home: Path) -> Iterator[None]:
         yield
 
 
-def load_token(home: Path, environ: dict[str, str]) -> str:
-    """WINDLASS_TOKEN, or the one in the folder; made on first use."""
+def load_token(home: Path, environ: Mapping[str, str], token_file: Path | None = None) -> str:
+    """WINDLASS_TOKEN, or the one in `token_file` or the folder; made on first use."""
     if token := environ.get("WINDLASS_TOKEN"):
         return token
-    path = home / "token"
+    path = token_file or home / "token"
     with contextlib.suppress(FileExistsError):
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "w") as file:

@@ -1,27 +1,24 @@
-"""What a server is told: from the command line and the environment, checked before anything starts."""
+"""What a server is told: settings from command line, environment and config file, checked before anything starts."""
 
 from __future__ import annotations
 
 import ipaddress
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from windlass.core.errors import InvalidInput
-from windlass.db.database import database_url
-from windlass.tenancy.prices import DEFAULT_CPU_USD, DEFAULT_GPU_USD, PriceBook
+from windlass.db.database import sqlite_url
+from windlass.scheduling.access import EngineAccess
+from windlass.server.config import LoadedConfig, load_config
+from windlass.tenancy.prices import DEFAULT_GPU_USD, PriceBook
+from windlass.wire.config import BlobsSection, ControllerSection, Role, ServerConfig
+from windlass.wire.engines import EngineConfig, LocalConfig
+
+__all__ = ["DEFAULT_PORT", "Role", "Settings"]
 
 DEFAULT_PORT = 8470
-
-
-class Role(StrEnum):
-    """A server answers requests, moves runs forward, or does both in one process."""
-
-    ALL = "all"
-    API = "api"
-    CONTROLLER = "controller"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,12 +26,18 @@ class Settings:
     home: Path
     host: str = "127.0.0.1"
     port: int | None = None  # None: the usual one, or any free one if that is taken
+    url: str | None = None  # where nodes and clients elsewhere reach it
     auth: bool = True
     role: Role = Role.ALL
+    token_file: Path | None = None  # None: in the home folder
+    secret_key_file: Path | None = None
     database_url: str = ""
-    local_nodes: int = 1
-    warm: bool = True
+    database_pool: int = 16
+    blobs: BlobsSection = field(default_factory=BlobsSection)
+    engines: Mapping[str, EngineConfig] = field(default_factory=lambda: {"local": LocalConfig(type="local")})
+    engine_access: EngineAccess = field(default_factory=EngineAccess)
     prices: PriceBook = field(default_factory=PriceBook)
+    controller: ControllerSection = field(default_factory=ControllerSection)
 
     @classmethod
     def from_environ(
@@ -42,26 +45,52 @@ class Settings:
         environ: Mapping[str, str],
         *,
         home: Path,
-        host: str = "127.0.0.1",
+        config: Path | None = None,
+        host: str | None = None,
         port: int | None = None,
-        auth: bool = True,
-        role: Role = Role.ALL,
+        auth: bool | None = None,
+        role: Role | None = None,
     ) -> Settings:
-        if not auth and not _is_loopback(host):
+        """What is None is not given on the command line."""
+        given: dict[tuple[str, ...], tuple[str, Any]] = {
+            ("server", "host"): ("--host", host),
+            ("server", "port"): ("--port", port),
+            ("server", "auth"): ("--no-auth", auth),
+            ("server", "role"): ("--role", role),
+        }
+        flags = {path: option for path, option in given.items() if option[1] is not None}
+        return cls.of(load_config(environ, home=home, file=config, flags=flags), home=home)
+
+    @classmethod
+    def of(cls, loaded: LoadedConfig, *, home: Path) -> Settings:
+        config = loaded.config
+        server = config.server
+        if not server.auth and not _is_loopback(server.host):
             raise InvalidInput(
-                f"--no-auth is for this machine only, not for {host}", hint="leave out --no-auth, or use 127.0.0.1"
+                f"--no-auth is for this machine only, not for {server.host}",
+                hint="leave out --no-auth (`server.auth: false`), or use 127.0.0.1",
             )
         return cls(
             home=home,
-            host=host,
-            port=port,
-            auth=auth,
-            role=role,
-            database_url=database_url(dict(environ), home),
-            local_nodes=_count(environ, "WINDLASS_LOCAL_NODES", 1),
-            warm=environ.get("WINDLASS_WARM", "1") not in ("0", "false", "no"),
-            prices=_prices(environ),
+            host=server.host,
+            port=server.port,
+            url=server.url,
+            auth=server.auth,
+            role=server.role,
+            token_file=_path(server.token_file),
+            secret_key_file=_path(server.secret_key_file),
+            database_url=config.database.url or sqlite_url(home / "windlass.db"),
+            database_pool=config.database.pool,
+            blobs=config.blobs,
+            engines=config.engines,
+            engine_access=_access(config),
+            prices=_prices(config),
+            controller=config.controller,
         )
+
+
+def _path(text: str | None) -> Path | None:
+    return Path(text).expanduser().absolute() if text else None
 
 
 def _is_loopback(host: str) -> bool:
@@ -73,28 +102,13 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _count(environ: Mapping[str, str], name: str, default: int) -> int:
-    text = environ.get(name, str(default))
-    if not text.isdigit() or int(text) < 1:
-        raise InvalidInput(f"{name}={text}: a number of at least 1 is needed")
-    return int(text)
+def _access(config: ServerConfig) -> EngineAccess:
+    """A project that is named without engines has those that all others have."""
+    others = frozenset(config.default_engines) or None
+    named = {name: frozenset(project.engines) for name, project in config.projects.items() if project.engines}
+    return EngineAccess(by_project=named, others=others)
 
 
-def _prices(environ: Mapping[str, str]) -> PriceBook:
-    """WINDLASS_CPU_PRICE=0.03 and WINDLASS_GPU_PRICES=h100=2.1,a100=1.2, in dollars an hour."""
-    try:
-        cpu_usd = _price(environ.get("WINDLASS_CPU_PRICE", str(DEFAULT_CPU_USD)))
-        pairs = [pair.split("=", 1) for pair in environ.get("WINDLASS_GPU_PRICES", "").split(",") if pair]
-        own = {name.strip().lower(): _price(price) for name, price in pairs}
-    except ValueError as error:
-        raise InvalidInput(
-            f"a price cannot be read: {error}", hint="WINDLASS_CPU_PRICE=0.03 WINDLASS_GPU_PRICES=h100=2.1,a100=1.2"
-        ) from error
-    return PriceBook(cpu_usd=cpu_usd, gpu_usd={**DEFAULT_GPU_USD, **own})
-
-
-def _price(text: str) -> float:
-    price = float(text)
-    if not 0 <= price < math.inf:
-        raise ValueError(f"{text} is not a price: prices are not negative")
-    return price
+def _prices(config: ServerConfig) -> PriceBook:
+    own = {name.lower(): price for name, price in config.prices.gpu.items()}
+    return PriceBook(cpu_usd=config.prices.cpu, gpu_usd={**DEFAULT_GPU_USD, **own})

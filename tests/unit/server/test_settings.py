@@ -9,6 +9,7 @@ import pytest
 from windlass.core.errors import Conflict, InvalidInput
 from windlass.server import homefolder
 from windlass.server.settings import Role, Settings
+from windlass.wire.engines import LocalConfig
 
 
 def test_defaults(tmp_path: Path) -> None:
@@ -16,7 +17,7 @@ def test_defaults(tmp_path: Path) -> None:
     assert settings.auth
     assert settings.role is Role.ALL
     assert settings.database_url == f"sqlite:///{tmp_path}/windlass.db"
-    assert settings.warm
+    assert settings.engines == {"local": LocalConfig(type="local", nodes=1, warm=True)}
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.53", "localhost", "::1"])
@@ -33,12 +34,14 @@ def test_no_auth_is_refused_anywhere_else(tmp_path: Path, host: str) -> None:
 
 @pytest.mark.parametrize(("text", "warm"), [("0", False), ("false", False), ("no", False), ("1", True), ("yes", True)])
 def test_warm_launch_can_be_turned_off(tmp_path: Path, text: str, warm: bool) -> None:
-    assert Settings.from_environ({"WINDLASS_WARM": text}, home=tmp_path).warm is warm
+    engine = Settings.from_environ({"WINDLASS_WARM": text}, home=tmp_path).engines["local"]
+    assert isinstance(engine, LocalConfig)
+    assert engine.warm is warm
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "two", "", "1.5"])
+@pytest.mark.parametrize("text", ["0", "-1", "two", "1.5"])
 def test_a_number_of_nodes_is_needed(tmp_path: Path, text: str) -> None:
-    with pytest.raises(InvalidInput, match=r"WINDLASS_LOCAL_NODES=.*at least 1 is needed"):
+    with pytest.raises(InvalidInput, match=r"WINDLASS_LOCAL_NODES: `engines.local.nodes`: input should be"):
         Settings.from_environ({"WINDLASS_LOCAL_NODES": text}, home=tmp_path)
 
 
@@ -60,7 +63,7 @@ def test_own_prices_replace_the_usual_ones(tmp_path: Path) -> None:
     ],
 )
 def test_a_price_that_cannot_be_read_is_refused(tmp_path: Path, environ: dict[str, str]) -> None:
-    with pytest.raises(InvalidInput, match="a price cannot be read"):
+    with pytest.raises(InvalidInput, match=r"WINDLASS_(CPU_PRICE|GPU_PRICES): `prices\."):
         Settings.from_environ(environ, home=tmp_path)
 
 

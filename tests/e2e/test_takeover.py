@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -26,13 +27,13 @@ class Controllers:
 
     def __init__(self, home: Path, database_url: str) -> None:
         self._home = home
-        self._environ = {**os.environ, "WINDLASS_DATABASE_URL": database_url}
+        self.environ = {**os.environ, "WINDLASS_DATABASE_URL": database_url}
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "windlass.server", "--home", str(self._home), "--role", "controller"]
         with (self._home / "controller.log").open("ab") as log:
-            process = subprocess.Popen(command, env=self._environ, stdout=log, stderr=log)
+            process = subprocess.Popen(command, env=self.environ, stdout=log, stderr=log)
         self._processes.append(process)
         return process
 
@@ -101,3 +102,51 @@ def test_a_killed_controller_is_replaced_at_once_on_its_own_machine(user: Persis
     began = time.monotonic()
     assert user.until_over(user.submit({"command": "true"}, "after"))["state"] == "succeeded"
     assert time.monotonic() - began < 10
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("shards", [1, 4])
+def test_500_submissions_while_controllers_are_killed(
+    tmp_path: Path, user: Persistent, controllers: Controllers, shards: int
+) -> None:
+    """Nothing is lost, nothing is started twice, and the queue never stands still for 10 s."""
+    controllers.environ["WINDLASS_CONTROLLER_SHARDS"] = str(shards)
+    active = [controllers.start(), controllers.start()]
+    witness = tmp_path / "witness"
+    spec = {"command": f"echo $WINDLASS_ATTEMPT_ID >> {witness}", "resources": {"cpus": 0.05}}
+
+    def submit(number: int) -> str:
+        return user.submit(spec, f"run-{number}")
+
+    with ThreadPoolExecutor(8) as pool:
+        submissions = [pool.submit(submit, number) for number in range(500)]
+        for done in (120, 240, 360):
+            await_condition(lambda done=done: _ended(user) >= done)
+            victim = active.pop(0)
+            victim.kill()
+            victim.wait()
+            before = _ended(user)
+            await_condition(lambda before=before: _ended(user) > before + 5, timeout_s=10)  # others go on
+            active.append(controllers.start())
+        run_ids = [submission.result() for submission in submissions]
+    for run_id in run_ids:
+        assert user.until_over(run_id)["state"] == "succeeded"
+    for run_id in run_ids[::25]:
+        check_record(user, run_id)
+    started = witness.read_text().split()
+    assert len(started) == len(set(started)), "an attempt was started twice"
+    assert {attempt.rpartition(".")[0] for attempt in started} == set(run_ids)
+
+
+def _ended(user: Persistent) -> int:
+    """How many runs are over, as far as a page of 500 tells."""
+    page = user.json("GET", "/api/runs", params={"state": "succeeded", "limit": 500})
+    return len(page["runs"])
+
+
+def await_condition(condition: Callable[[], bool], *, timeout_s: float = 60.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {timeout_s:g} s in vain"
+        time.sleep(0.05)

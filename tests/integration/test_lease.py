@@ -8,7 +8,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import func, select, update
 
 from windlass.controller.lease import TTL_S, LeaseLost, ShardLeases, controller_state, leases
 from windlass.db.database import Database
@@ -168,3 +168,65 @@ def test_the_state_of_the_controller(database: Database, clock: FakeClock) -> No
     assert (state(first.holder), state(second.holder), state(None)) == ("active", "standby", "active")
     first.give_up(database)
     assert state(first.holder) == "absent"
+
+
+# ---- several shards ------------------------------------------------------------------------------------------------
+
+
+def settle(db: Database, controllers: list[ShardLeases], clock: FakeClock) -> list[frozenset[int]]:
+    for _ in range(6):
+        for controller in controllers:
+            controller.acquire(db)
+        clock.advance(TTL_S / 3)
+    return [controller.held for controller in controllers]
+
+
+def sharing(clock: FakeClock) -> ShardLeases:
+    return ShardLeases(8, monotonic=clock.monotonic)
+
+
+def test_controllers_share_the_shards(database: Database, clock: FakeClock) -> None:
+    first = sharing(clock)
+    first.acquire(database)
+    assert first.held == frozenset(range(8))
+    assert first.slots is None
+    second = sharing(clock)
+    parts = settle(database, [first, second], clock)
+    assert sorted(map(len, parts)) == [4, 4]
+    assert parts[0] | parts[1] == frozenset(range(8))
+    assert first.slots is not None
+    assert sum(controller.schedules for controller in (first, second)) == 1
+
+
+def test_the_shards_of_one_that_is_gone_are_taken_over(database: Database, clock: FakeClock) -> None:
+    first, second = sharing(clock), sharing(clock)
+    settle(database, [first, second], clock)
+    move_elsewhere(database)
+    assert second.acquire(database)  # it sees how the beats stand now
+    for _ in range(4):
+        clock.advance(TTL_S / 2)
+        beat(database, second)
+        second.acquire(database)
+    assert second.held == frozenset(range(8))
+    with pytest.raises(LeaseLost):
+        beat(database, first)
+
+
+def test_one_that_leaves_leaves_nothing_behind(database: Database, clock: FakeClock) -> None:
+    first, second = sharing(clock), sharing(clock)
+    settle(database, [first, second], clock)
+    first.give_up(database)
+    assert second.acquire(database)
+    assert second.held == frozenset(range(8))
+    with database.read() as tx:
+        assert tx.execute(select(func.count()).select_from(leases)).scalar_one() == 9  # eight shards and one member
+
+
+def test_a_standby_that_holds_nothing_stays_a_member(database: Database, clock: FakeClock) -> None:
+    crowd = [ShardLeases(2, monotonic=clock.monotonic) for _ in range(3)]
+    parts = settle(database, crowd, clock)
+    assert sorted(map(len, parts)) == [0, 1, 1]
+    settle(database, crowd, clock)
+    with database.read() as tx:
+        names = [row.name for row in tx.execute(select(leases.c.name))]
+    assert sum(name.startswith("member/") for name in names) == 3

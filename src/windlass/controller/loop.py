@@ -105,7 +105,12 @@ class Controller:
             self.refresh_nodes()
         return True
 
+    def is_alone(self) -> bool:
+        """Whether every run is this controller's business: then nobody else need be told of anything."""
+        return bool(self._lease.held) and self._lease.slots is None
+
     def run_forever(self) -> None:
+        listener = self._db.listen(CHANNEL, self.nudge)
         while not self._stopping.is_set():
             try:
                 if self.activate():
@@ -120,6 +125,8 @@ class Controller:
                 log.exception("a controller pass failed; trying again")
             self._wake.wait(PASS_EVERY_S)
             self._wake.clear()
+        if listener is not None:
+            listener.close()
         self._close_engines()
         self._lease.give_up(self._db)
 
@@ -187,8 +194,9 @@ class Controller:
                 if run := runs[decision.run_id]:
                     with commit.on_its_own(tx, run.id):
                         commit.commit_placement(tx, run, decision, now=now)
-        self._db.notify(CHANNEL)
         slots = self._lease.slots
+        if slots is not None:
+            self._db.notify(CHANNEL)
         with self._db.read() as tx:
             placed = [a for a in store.load_attempts_of(tx, list(runs)) if a.state is AttemptState.STARTING]
             placed = [attempt for attempt in placed if slots is None or attempt.slot in slots]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from typing import TYPE_CHECKING
 
 import typer
@@ -11,10 +12,10 @@ from windlass.cli import options
 from windlass.cli.charts import bar
 from windlass.cli.connection import open_client
 from windlass.cli.terminal import next_steps, notice, paint_for, say, say_json
-from windlass.core.quantities import format_size
+from windlass.core.quantities import format_duration, format_size
 
 if TYPE_CHECKING:
-    from windlass.wire.cluster import NodeView
+    from windlass.wire.cluster import EngineView, NodeView
 
 _BAR = 16
 
@@ -28,10 +29,20 @@ def cluster(ctx: typer.Context, json: options.Json = False) -> None:
     if not view.nodes:
         notice("no nodes have been seen yet; `windlass doctor` says whether the controller is active")
         return
+    for engine in view.engines:
+        _show_engine(engine)
     for node in view.nodes:
         _show(node)
     say(f"{view.running} running, {view.queued} queued")
     next_steps("windlass ps", "windlass why RUN")
+
+
+def _show_engine(engine: EngineView) -> None:
+    """Only what is worth a line: one engine that answers goes without saying."""
+    if engine.unreachable_since is not None:
+        paint = paint_for(sys.stdout)
+        away = f"cannot be reached since {format_duration(time.time() - engine.unreachable_since)}: {engine.message}"
+        say(f"{paint(engine.name, 'bold')}  {paint(away, 'red')}")
 
 
 def _show(node: NodeView) -> None:

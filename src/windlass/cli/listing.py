@@ -49,7 +49,6 @@ def ps(
 
 
 def _row(run: RunSummary, now: float) -> list[Cell | str]:
-    state = "cancelling" if run.cancelling and run.ended_at is None else run.state
     progress = ""
     if run.progress and run.progress.total:
         fraction = run.progress.step / run.progress.total
@@ -59,7 +58,7 @@ def _row(run: RunSummary, now: float) -> list[Cell | str]:
     return [
         Cell(run.id, ("bold",)),
         run.name,
-        Cell(state, STATE_STYLES.get(run.state, ())),
+        Cell(run.word, STATE_STYLES.get(run.word, STATE_STYLES.get(run.state, ()))),
         progress,
         format_duration(run.duration_s) if run.duration_s is not None else "",
         str(run.attempts) if run.attempts else "",

@@ -52,7 +52,7 @@ def headline(view: RunView, paint: Paint) -> str:
     mark = STATE_MARKS.get(view.state, "●")
     took = f" in {format_duration(view.duration_s)}" if view.duration_s is not None and view.ended_at else ""
     styles = STATE_STYLES.get(view.state, ())
-    name, state = paint(view.name, "bold"), paint(view.state, *styles) + took
+    name, state = paint(view.name, "bold"), paint(view.word, *styles) + took
     return f"{paint(mark, *styles)} {name}  {paint(view.id, 'dim')}  {state}"
 
 
@@ -64,12 +64,19 @@ def put_outcome(record: Record, view: RunView, attempts: Sequence[AttemptView]) 
 
 
 def _attempt_line(paint: Paint, attempt: AttemptView, *, brief: bool) -> str:
-    reason = describe_exit(attempt.exit, brief=brief) if attempt.exit else attempt.state
+    reason = describe_exit(attempt.exit, brief=brief) if attempt.exit else _going_on(attempt)
     style = "green" if attempt.exit and attempt.exit.reason == "completed" else "red" if attempt.exit else "cyan"
     took = ""
     if attempt.started_at is not None:
         took = format_duration((attempt.ended_at or time.time()) - attempt.started_at)
     return f"{attempt.number}  {took:>8}  {paint(reason, style)}"
+
+
+def _going_on(attempt: AttemptView) -> str:
+    said = f": {attempt.detail}" if attempt.detail else ""
+    if attempt.unknown_since is not None:
+        return f"unknown for {format_duration(time.time() - attempt.unknown_since)}, was {attempt.state}{said}"
+    return f"{attempt.state} on {attempt.engine}{said}"
 
 
 def describe_exit(exit: ExitView, *, brief: bool = False) -> str:

@@ -23,6 +23,7 @@ _MAIN_METRIC = "loss"
 class Status:
     state: str
     cancelling: bool = False
+    unknown: bool = False
     submitted_at: float = 0.0
     started_at: float | None = None
     attempts: int = 0
@@ -39,7 +40,7 @@ class Status:
         return status
 
     def see_run(self, run: RunSummary) -> None:
-        self.state, self.cancelling = run.state, run.cancelling
+        self.state, self.cancelling, self.unknown = run.state, run.cancelling, run.unknown_since is not None
         self.submitted_at, self.started_at, self.attempts = run.submitted_at, run.started_at, run.attempts
         if run.progress is not None:
             self.progress = run.progress.model_dump()
@@ -54,7 +55,9 @@ class Status:
 
     @property
     def word(self) -> str:
-        return "cancelling" if self.cancelling and self.state in ("starting", "running") else self.state
+        if self.state not in ("starting", "running"):
+            return self.state
+        return "cancelling" if self.cancelling else "unknown" if self.unknown else self.state
 
     def line(self, paint: Paint, width: int, now: float) -> str:
         """As many facts as fit, the most important first."""

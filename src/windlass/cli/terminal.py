@@ -19,6 +19,7 @@ STATE_STYLES = {
     "starting": ("cyan",),
     "running": ("cyan", "bold"),
     "recovering": ("magenta",),
+    "unknown": ("red",),
     "succeeded": ("green", "bold"),
     "failed": ("red", "bold"),
     "cancelled": ("yellow", "bold"),

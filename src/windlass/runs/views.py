@@ -135,6 +135,7 @@ def _summary(
         "duration_s": None if duration_s is None else max(0.0, duration_s),
         "attempts": run.attempt_count,
         "retry_at": run.retry_at if run.state is RunState.RECOVERING else None,
+        "unknown_since": live.unknown_since if live and run.state.is_live else None,
         "exit": exit_view(run.exit),
         "progress": None if run.state is RunState.QUEUED else progress_view(progress),
         "cost": wire.Cost(cpu_hours=spent.cpu_hours, gpu_hours=spent.gpu_hours, usd=spent.usd),

@@ -115,9 +115,17 @@ class RunSummary(Wire):
     duration_s: float | None = Field(description="from first start to end or now")
     attempts: int
     retry_at: float | None = None
+    unknown_since: float | None = Field(None, description="its engine cannot be asked: the state is the last known one")
     exit: ExitView | None
     progress: Progress | None
     cost: Cost
+
+    @property
+    def word(self) -> str:
+        """The state as people should read it."""
+        if self.cancelling and self.ended_at is None:
+            return "cancelling"
+        return "unknown" if self.unknown_since is not None else self.state
 
 
 class RunView(RunSummary):

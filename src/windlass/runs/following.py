@@ -137,7 +137,7 @@ class Follower:
         return [News("progress", data)]
 
     def _log_news(self, wanted: LogQuery, log_dirs: LogDirs) -> list[News]:
-        files = wanted.files(log_dirs)
+        files = wanted.files(log_dirs, self._runs.stored_logs)
         if self._fresh and files:
             self._fresh = False
             if wanted.tail is not None:

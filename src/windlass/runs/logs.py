@@ -10,9 +10,10 @@ from sqlalchemy import Connection
 
 from windlass.runs import store
 from windlass.tracking.logs import LogCursor, LogFile, LogRecord, find_logs, read_page, seek_tail
+from windlass.tracking.storedlogs import StoredLogs
 from windlass.wire import runs as wire
 
-LogDirs = Mapping[int, Sequence[str]]  # attempt number -> folders of its nodes
+LogDirs = Mapping[int, Sequence[str]]  # attempt number -> places of its nodes' logs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,19 +23,21 @@ class LogQuery:
     stream: str | None = None
     tail: int | None = None
 
-    def files(self, log_dirs: LogDirs) -> list[LogFile]:
+    def files(self, log_dirs: LogDirs, stored: StoredLogs) -> list[LogFile]:
         if self.attempt is not None:
             log_dirs = {self.attempt: log_dirs.get(self.attempt, ())}
-        return find_logs(log_dirs, rank=self.rank)
+        return find_logs(log_dirs, rank=self.rank, stored=stored)
 
 
 def load_log_dirs(tx: Connection, run_id: str) -> LogDirs:
     return {attempt.number: attempt.log_dirs for attempt in store.load_attempts(tx, run_id)}
 
 
-def read_logs(log_dirs: LogDirs, wanted: LogQuery, after: str | None, *, limit: int) -> wire.LogPage:
+def read_logs(
+    log_dirs: LogDirs, stored: StoredLogs, wanted: LogQuery, after: str | None, *, limit: int
+) -> wire.LogPage:
     """One page, for readers that do not follow."""
-    files = wanted.files(log_dirs)
+    files = wanted.files(log_dirs, stored)
     cursor = LogCursor.decode(after)
     if after is None and wanted.tail is not None:
         cursor = seek_tail(files, wanted.tail)

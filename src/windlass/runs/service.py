@@ -31,6 +31,7 @@ from windlass.scheduling.engines import load_engines
 from windlass.scheduling.nodes import load_nodes
 from windlass.tenancy.prices import PriceBook
 from windlass.tracking.store import ingest, load_position, load_progress, load_series, load_summaries, lock
+from windlass.tracking.storedlogs import StoredLogs
 from windlass.wire import runs as wire
 from windlass.wire.cluster import ClusterView
 from windlass.wire.spec import RunSpec, parse_spec
@@ -53,6 +54,7 @@ class RunService:
     ) -> None:
         self._db = db
         self._blobs = blobs
+        self.stored_logs = StoredLogs(db, blobs)
         self._seal = seal
         self._clock = clock
         self._prices = prices
@@ -217,7 +219,7 @@ class RunService:
     def logs(self, ref: str, wanted: LogQuery, *, after: str | None, limit: int) -> wire.LogPage:
         with self._db.read() as tx:
             log_dirs = load_log_dirs(tx, self._resolve(tx, ref).id)
-        return read_logs(log_dirs, wanted, after, limit=limit)
+        return read_logs(log_dirs, self.stored_logs, wanted, after, limit=limit)
 
     def metrics(self, ref: str, *, names: Sequence[str] | None, most: int) -> wire.MetricsView:
         with self._db.read() as tx:

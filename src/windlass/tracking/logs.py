@@ -1,4 +1,5 @@
-"""Reading rank logs from the folders that attempts leave behind: pages, tails and following, merged over ranks by time.
+"""Reading rank logs, from the folders that attempts leave behind or from the store: pages, tails and following, merged
+over ranks by time.
 
 A cursor holds the byte position in every file, so a reader that comes back continues without loss or repeats.
 """
@@ -14,19 +15,52 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from heapq import merge
 from pathlib import Path
+from typing import Protocol
 
 from windlass.agent import layout
 from windlass.core.errors import InvalidInput
+from windlass.tracking.storedlogs import SCHEME, LogPlace, StoredLogs
 
 _READ_BYTES = 256 << 10
 _STREAMS = {b"o": "stdout", b"e": "stderr"}
+
+
+class LogContent(Protocol):
+    """The bytes of one file, wherever they are."""
+
+    def size(self) -> int: ...
+
+    def pieces(self, position: int) -> Iterator[bytes]:
+        """What there is from `position` on, in order; nothing if the file is not there (yet, or any more)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FolderLog:
+    path: Path
+
+    def size(self) -> int:
+        try:
+            return self.path.stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def pieces(self, position: int) -> Iterator[bytes]:
+        try:
+            handle = self.path.open("rb")
+        except FileNotFoundError:
+            return
+        with handle:
+            handle.seek(position)
+            while data := handle.read(_READ_BYTES):
+                yield data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFile:
     attempt: int
     rank: int
-    path: Path
+    content: LogContent
 
     @property
     def key(self) -> str:
@@ -73,16 +107,28 @@ class LogCursor:
         return self
 
 
-def find_logs(log_dirs: Mapping[int, Sequence[str]], *, rank: int | None = None) -> list[LogFile]:
-    """The log files of each attempt (number -> node folders), in order of attempt and rank."""
-    found = []
-    for attempt, folders in sorted(log_dirs.items()):
-        for folder in folders:
-            for name in _names(folder):
-                number = layout.rank_of_log(name)
-                if number is not None and (rank is None or rank == number):
-                    found.append(LogFile(attempt=attempt, rank=number, path=Path(folder, name)))
-    return sorted(found, key=lambda file: (file.attempt, file.rank))
+def find_logs(
+    log_dirs: Mapping[int, Sequence[str]], *, rank: int | None = None, stored: StoredLogs | None = None
+) -> list[LogFile]:
+    """The log files of each attempt (number -> places of its nodes), in order of attempt and rank."""
+    places = {place: attempt for attempt, dirs in log_dirs.items() for text in dirs if (place := LogPlace.parse(text))}
+    found = [file for attempt, dirs in log_dirs.items() for folder in dirs for file in _in_folder(attempt, folder)]
+    if places and stored:
+        found += [
+            LogFile(attempt=places[log.place], rank=number, content=log)
+            for log in stored.find(list(places))
+            if (number := layout.rank_of_log(log.name)) is not None
+        ]
+    chosen = found if rank is None else [file for file in found if file.rank == rank]
+    return sorted(chosen, key=lambda file: (file.attempt, file.rank))
+
+
+def _in_folder(attempt: int, folder: str) -> list[LogFile]:
+    return [
+        LogFile(attempt=attempt, rank=number, content=FolderLog(Path(folder, name)))
+        for name in _names(folder)
+        if (number := layout.rank_of_log(name)) is not None
+    ]
 
 
 def read_page(files: Sequence[LogFile], cursor: LogCursor, *, limit: int, stream: str | None = None) -> list[LogRecord]:
@@ -101,7 +147,7 @@ def read_page(files: Sequence[LogFile], cursor: LogCursor, *, limit: int, stream
 
 def seek_tail(files: Sequence[LogFile], lines: int) -> LogCursor:
     """A cursor from which the last `lines` records of all files together are left."""
-    cursor = LogCursor({file.key: _size(file.path) for file in files})
+    cursor = LogCursor({file.key: file.content.size() for file in files})
     newest = sorted((record for file in files for record in _tail(file, lines)), key=lambda r: (r.attempt, r.at))
     for record in newest[-lines:] if lines else []:
         cursor.positions[record.key] = min(cursor.positions[record.key], record.start)
@@ -109,21 +155,15 @@ def seek_tail(files: Sequence[LogFile], lines: int) -> LogCursor:
 
 
 def _records(file: LogFile, position: int) -> Iterator[LogRecord]:
-    """The complete records from `position` on; none if the file is not there (yet, or any more)."""
-    try:
-        handle = file.path.open("rb")
-    except FileNotFoundError:
-        return
-    with handle:
-        handle.seek(position)
-        rest = b""
-        while data := handle.read(_READ_BYTES):
-            data = rest + data
-            end = data.rfind(b"\n") + 1
-            rest = data[end:]
-            for line in data[:end].split(b"\n")[:-1]:
-                yield _record(file, line, position)
-                position += len(line) + 1
+    """The complete records from `position` on."""
+    rest = b""
+    for piece in file.content.pieces(position):
+        data = rest + piece
+        end = data.rfind(b"\n") + 1
+        rest = data[end:]
+        for line in data[:end].split(b"\n")[:-1]:
+            yield _record(file, line, position)
+            position += len(line) + 1
 
 
 def _record(file: LogFile, line: bytes, start: int) -> LogRecord:
@@ -143,7 +183,7 @@ def _record(file: LogFile, line: bytes, start: int) -> LogRecord:
 
 def _tail(file: LogFile, lines: int) -> list[LogRecord]:
     """The last records of one file, reading only as much of its end as they need."""
-    size, window = _size(file.path), 64 * 1024
+    size, window = file.content.size(), 64 * 1024
     while True:
         start = max(0, size - window)
         records = list(_records(file, start))
@@ -167,14 +207,9 @@ def _seconds(stamp: bytes) -> float:
 
 
 def _names(folder: str) -> list[str]:
+    if folder.startswith(SCHEME):
+        return []
     try:
         return os.listdir(folder)
     except FileNotFoundError:
         return []
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, Table, and_, delete, func, insert, select, tuple_, update
 
-from windlass.blobs.local import LocalBlobs
+from windlass.blobs.contract import Blobs
 from windlass.core.errors import NotFound
 from windlass.db.database import Database
 from windlass.tracking.tables import log_chunks, log_files, log_watches
@@ -116,7 +116,7 @@ class StoredLog:
     """One file, as large as it was when it was found."""
 
     db: Database
-    blobs: LocalBlobs
+    blobs: Blobs
     place: LogPlace
     name: str
     known_size: int
@@ -154,7 +154,7 @@ class StoredLog:
 class StoredLogs:
     """Finds stored logs. One query for all places, since followers ask again and again."""
 
-    def __init__(self, db: Database, blobs: LocalBlobs) -> None:
+    def __init__(self, db: Database, blobs: Blobs) -> None:
         self._db = db
         self._blobs = blobs
 

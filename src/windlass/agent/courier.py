@@ -1,0 +1,109 @@
+"""Requests to the server, over one connection that is kept. Standard library only, and never through a proxy: the
+server is part of the cluster."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from typing import Any, NamedTuple, Union
+from urllib.parse import urlsplit
+
+_PATIENCE_S = 30.0  # the server holds a hello for up to ten seconds
+
+
+class Unreachable(Exception):
+    """No answer, or one that says to try again. Nothing is known about whether the request had an effect."""
+
+
+class Refused(Exception):
+    """An answer that will not change: `status` says why."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__("%d: %s" % (status, message))
+        self.status = status
+
+
+class Answer(NamedTuple):
+    status: int
+    body: bytes
+
+    def json(self) -> dict[str, Any]:
+        value = json.loads(self.body)
+        if not isinstance(value, dict):
+            raise Unreachable("an answer is %s where an object belongs" % type(value).__name__)
+        return value
+
+
+class Courier:
+    def __init__(self, server: str, attempt_id: str, node_rank: int, token: str) -> None:
+        parts = urlsplit(server)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("WINDLASS_SERVER is %r; a URL like http://windlass:8470 is needed" % server)
+        self._secure = parts.scheme == "https"
+        self._host = parts.hostname
+        self._port = parts.port or (443 if self._secure else 80)
+        self._prefix = "%s/api/nodes/%s/%d" % (parts.path.rstrip("/"), attempt_id, node_rank)
+        self._headers = {"Authorization": "Bearer " + token, "User-Agent": "windlass-agent"}
+        self._connection: http.client.HTTPConnection | None = None
+
+    def post(self, name: str, body: Union[bytes, dict[str, Any]]) -> Answer:
+        """Raises Unreachable or Refused. Repeated once at once if a kept connection turns out to be closed."""
+        if isinstance(body, dict):
+            data, kind = json.dumps(body).encode(), "application/json"
+        else:
+            data, kind = body, "application/octet-stream"
+        response = self._request("POST", name, data, {"Content-Type": kind})
+        try:
+            content = response.read()
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            raise Unreachable("the answer to %s broke off: %s" % (name, error)) from error
+        return Answer(response.status, content)
+
+    def open(self, name: str) -> http.client.HTTPResponse:
+        """For answers that are read in pieces; the connection is free again when all is read."""
+        return self._request("GET", name, None, {})
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def own_address(self) -> str:
+        """The address that this node has towards the server. Asks the routing table; no packet is sent."""
+        family, kind, _, _, target = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(target)
+            return str(probe.getsockname()[0])
+
+    def _request(self, method: str, name: str, data: bytes | None, headers: dict[str, str]) -> http.client.HTTPResponse:
+        was_kept = self._connection is not None
+        try:
+            response = self._send(method, name, data, headers)
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            if was_kept:
+                return self._request(method, name, data, headers)
+            raise Unreachable("%s:%d does not answer: %s" % (self._host, self._port, error)) from error
+        if response.status in (200, 202):
+            return response
+        message = _message(response)
+        if response.status >= 500 or response.status in (408, 429):
+            raise Unreachable("%s is answered with %d: %s" % (name, response.status, message))
+        raise Refused(response.status, message)
+
+    def _send(self, method: str, name: str, data: bytes | None, headers: dict[str, str]) -> http.client.HTTPResponse:
+        if self._connection is None:
+            kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
+            self._connection = kind(self._host, self._port, timeout=_PATIENCE_S)
+        self._connection.request(method, "%s/%s" % (self._prefix, name), data, {**self._headers, **headers})
+        return self._connection.getresponse()
+
+
+def _message(response: http.client.HTTPResponse) -> str:
+    try:
+        body = response.read()
+        return str(json.loads(body)["message"])
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
+        return response.reason

@@ -1,0 +1,71 @@
+"""Getting a code snapshot from the server: one request for all of it, or none if it is here already."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import os
+import tarfile
+import tempfile
+from typing import BinaryIO
+
+from .command import CannotStart
+from .courier import Courier, Unreachable
+
+_PIECE_BYTES = 1 << 20
+
+
+def fetch_code(courier: Courier, digest: str, blobs: str) -> None:
+    """Have the manifest and every blob of it in `blobs`, as `<first two digits>/<sha256>`. Raises Unreachable to be
+    tried again, Refused if the server will not give it, CannotStart if what it gives is not what was asked for."""
+    if _is_complete(digest, blobs):
+        return
+    response = courier.open("code")
+    try:
+        with tarfile.open(fileobj=response, mode="r|") as archive:
+            for member in archive:
+                content = archive.extractfile(member)
+                if content is not None:
+                    _store(member.name, content, blobs)  # type: ignore[arg-type]  # a binary file, by another name
+        response.read()
+    except (tarfile.TarError, EOFError, http.client.HTTPException, OSError) as error:
+        courier.close()
+        raise Unreachable("the code broke off: %s" % error) from error
+    if not _is_complete(digest, blobs):
+        raise CannotStart("the server's code snapshot %s is incomplete" % digest)
+
+
+def blob_path(blobs: str, digest: str) -> str:
+    return os.path.join(blobs, digest[:2], digest)
+
+
+def _is_complete(digest: str, blobs: str) -> bool:
+    try:
+        with open(blob_path(blobs, digest), "rb") as file:
+            files = json.loads(file.read())["files"]
+    except FileNotFoundError:
+        return False
+    contents = {file["sha256"] for file in files if file.get("sha256")}
+    return all(os.path.exists(blob_path(blobs, content)) for content in contents)
+
+
+def _store(digest: str, content: BinaryIO, blobs: str) -> None:
+    """Whole or not at all: attempts on one node may share the folder."""
+    os.makedirs(os.path.join(blobs, digest[:2]), exist_ok=True)
+    handle, draft = tempfile.mkstemp(dir=blobs, prefix=".incoming-")
+    try:
+        hasher = hashlib.sha256()
+        with os.fdopen(handle, "wb") as file:
+            while True:
+                piece = content.read(_PIECE_BYTES)
+                if not piece:
+                    break
+                hasher.update(piece)
+                file.write(piece)
+        if hasher.hexdigest() != digest:
+            raise CannotStart("a file of the code snapshot has the sha256 %s, not %s" % (hasher.hexdigest(), digest))
+        os.replace(draft, blob_path(blobs, digest))
+    except BaseException:
+        os.unlink(draft)
+        raise

@@ -1,0 +1,130 @@
+"""What a node still has to tell the server: the bytes its files have grown by, and the small files that changed.
+
+The folder itself is the spool. Only positions are kept in memory, and the server knows them too: whatever is sent
+twice, it cuts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, Mapping, NamedTuple
+
+from . import layout
+from .files import read_json
+
+_MOST_BYTES = 2 << 20  # of files in one report
+# A piece of a spool without a line's end that is this long is sent as it is: it is no point, and the server drops it.
+_LONGEST_POINT_BYTES = 1 << 20
+_SMALL = {
+    "status": layout.STATUS,
+    "usage": layout.USAGE,
+    "environment": layout.ENVIRONMENT,
+    "notice": layout.NOTICE,
+}
+_URGENT = ("status", "notice")
+
+Version = tuple[int, int, int]
+
+
+class Draft(NamedTuple):
+    """A report that was not sent yet, and what will be known as sent once it was."""
+
+    body: bytes
+    versions: Mapping[str, Version]
+    names: tuple[str, ...]
+    is_last: bool  # it tells the outcome
+    has_more: bool  # it could not hold everything
+
+
+class Outbox:
+    def __init__(self, node_dir: str, incarnation: str) -> None:
+        self._node_dir = node_dir
+        self._incarnation = incarnation
+        self._positions: dict[str, int] = {}
+        self._versions: dict[str, Version] = {}
+
+    def is_urgent(self) -> bool:
+        """Whether there is something that the server's decisions depend on."""
+        if os.path.exists(os.path.join(self._node_dir, layout.OUTCOME)):
+            return True
+        return any(self._changed(name) is not None for name in _URGENT)
+
+    def has_news(self) -> bool:
+        return any(size > self._positions.get(name, 0) for name, size in self._sizes().items())
+
+    def draft(self) -> Draft:
+        """The next report. Whether there is an outcome is looked at first: no rank writes anything after it."""
+        outcome = read_json(os.path.join(self._node_dir, layout.OUTCOME))
+        head: dict[str, Any] = {"incarnation": self._incarnation}
+        versions = {}
+        for name, file_name in _SMALL.items():
+            version = self._changed(name)
+            content = read_json(os.path.join(self._node_dir, file_name)) if version is not None else None
+            if version is not None and content is not None:
+                head[name] = content
+                versions[name] = version
+        files, parts, has_more = self._grown()
+        head["files"] = files
+        is_last = outcome is not None and not has_more
+        if is_last:
+            head["outcome"] = outcome
+        body = b"".join([json.dumps(head, separators=(",", ":")).encode(), b"\n", *parts])
+        return Draft(body, versions, tuple(file["name"] for file in files), is_last, has_more)
+
+    def settle(self, draft: Draft, positions: Mapping[str, int]) -> None:
+        """The server has it, up to `positions`: from there on it wants the next."""
+        self._versions.update(draft.versions)
+        self._positions.update({name: int(positions[name]) for name in draft.names if name in positions})
+
+    def _changed(self, name: str) -> Version | None:
+        try:
+            found = os.stat(os.path.join(self._node_dir, _SMALL[name]))
+        except FileNotFoundError:
+            return None
+        version = (found.st_ino, found.st_mtime_ns, found.st_size)
+        return version if version != self._versions.get(name) else None
+
+    def _sizes(self) -> dict[str, int]:
+        sizes = {}
+        with os.scandir(self._node_dir) as entries:
+            for entry in entries:
+                name = entry.name
+                if name in layout.NODE_LOGS or layout.rank_of_log(name) is not None or _is_spool(name):
+                    sizes[name] = entry.stat().st_size
+        return sizes
+
+    def _grown(self) -> tuple[list[dict[str, Any]], list[bytes], bool]:
+        """(what is sent, its bytes, whether there is more)."""
+        files: list[dict[str, Any]] = []
+        parts: list[bytes] = []
+        room, has_more = _MOST_BYTES, False
+        for name, size in sorted(self._sizes().items()):
+            position = self._positions.get(name, 0)
+            if size <= position:
+                continue
+            data = self._read(name, position, min(room, size - position)) if room else b""
+            if _is_spool(name):
+                data = _whole_lines(data)
+            cut_off = position + len(data) < size
+            if data:
+                files.append({"name": name, "position": position, "size": len(data)})
+                parts.append(data)
+                room -= len(data)
+            # The beginning of a line of a spool waits for its end; it is nothing that is left to send.
+            has_more = has_more or (cut_off and (bool(data) or room < _LONGEST_POINT_BYTES))
+        return files, parts, has_more
+
+    def _read(self, name: str, position: int, count: int) -> bytes:
+        with open(os.path.join(self._node_dir, name), "rb") as file:
+            file.seek(position)
+            return file.read(count)
+
+
+def _is_spool(name: str) -> bool:
+    return layout.rank_of_spool(name) is not None
+
+
+def _whole_lines(data: bytes) -> bytes:
+    end = data.rfind(b"\n") + 1
+    return data if not end and len(data) >= _LONGEST_POINT_BYTES else data[:end]

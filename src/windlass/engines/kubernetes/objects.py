@@ -1,0 +1,120 @@
+"""Making and removing the objects of an attempt. All of its pods are made or none; both ways are safe to repeat."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future, wait
+
+from windlass.core.errors import LaunchFailed, Unavailable
+from windlass.engines.contract import Launch
+from windlass.engines.kubernetes import names
+from windlass.engines.kubernetes.api import ClusterApi, Json, Refused
+from windlass.engines.kubernetes.jobs import render_job, render_jobset
+from windlass.engines.kubernetes.manifests import (
+    Site,
+    render_pod,
+    render_pod_group,
+    render_policy,
+    render_service,
+    render_tokens,
+)
+from windlass.wire.kubernetes import KubernetesOptions, Mode, Queueing
+
+# A pod whose attempt is over has nothing left to save; this lets its node notice before the object is gone.
+_RELEASE_GRACE_S = 1
+_JOBSET = "jobset.x-k8s.io/v1alpha2"
+_VOLCANO = "scheduling.volcano.sh/v1beta1"
+
+
+class AttemptObjects:
+    def __init__(self, api: ClusterApi, site: Site, threads: Executor) -> None:
+        self._api = api
+        self._site = site
+        self._threads = threads
+        self._policies: set[str] = set()  # projects whose policy is there
+        namespace = site.config.namespace
+        self._core = f"/api/v1/namespaces/{namespace}"
+        self._jobs = f"/apis/batch/v1/namespaces/{namespace}/jobs"
+        self._jobsets = f"/apis/{_JOBSET}/namespaces/{namespace}/jobsets"
+        self._groups = f"/apis/{_VOLCANO}/namespaces/{namespace}/podgroups"
+        self._policy_path = f"/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies"
+
+    def make(
+        self, launch: Launch, options: KubernetesOptions, ranks: Sequence[int], tokens: Sequence[str]
+    ) -> list[Json]:
+        """The pods made (none under a Job, which makes its own). Raises LaunchFailed if the cluster refuses one of
+        them, and has removed the others then; Unavailable if trying again may help."""
+        try:
+            if self._site.config.network_policy and launch.project not in self._policies:
+                self._api.create_or_get(self._policy_path, render_policy(launch, self._site))
+                self._policies.add(launch.project)
+            owner = self._api.create_or_get(f"{self._core}/services", render_service(launch, self._site))
+            secret = render_tokens(launch, self._site, tokens, owner)
+            self._api.create_or_get(f"{self._core}/secrets", secret)
+            if self._site.config.queueing is Queueing.VOLCANO:
+                group = render_pod_group(launch, self._site, options, owner)
+                self._api.create_or_get(self._groups, group)
+            return self._make_pods(launch, options, ranks, owner)
+        except Refused as refusal:
+            self.remove(launch.attempt_id)
+            if _is_quota(refusal):
+                raise Unavailable(f"the namespace's quota has no room now: {refusal.message}") from refusal
+            raise LaunchFailed(f"the cluster refused it: {refusal.message or refusal}") from refusal
+
+    def kill(self, attempt_id: str) -> None:
+        """Remove the pods now, whether or not their machines answer."""
+        self._api.delete(f"{self._core}/pods", grace_s=0, labelSelector=f"{names.ATTEMPT}={attempt_id}")
+
+    def remove(self, attempt_id: str) -> None:
+        """Everything that was made for the attempt. What owns the rest goes last, so that a removal that was cut
+        short can be found and finished."""
+        name, config = names.attempt_name(attempt_id), self._site.config
+        first: list[Callable[[], None]] = []
+        if config.mode is Mode.INDEXED_JOB:
+            first.append(lambda: self._api.delete(f"{self._jobs}/{name}"))
+        if config.mode is Mode.JOBSET:
+            first.append(lambda: self._api.delete(f"{self._jobsets}/{name}"))
+        if config.queueing is Queueing.VOLCANO:
+            first.append(lambda: self._api.delete(f"{self._groups}/{name}"))
+        selector = f"{names.ATTEMPT}={attempt_id}"
+        first.append(lambda: self._api.delete(f"{self._core}/pods", grace_s=_RELEASE_GRACE_S, labelSelector=selector))
+        first.append(lambda: self._api.delete(f"{self._core}/secrets/{name}"))
+        _all(self._threads, first)
+        self._api.delete(f"{self._core}/services/{name}")
+
+    def _make_pods(self, launch: Launch, options: KubernetesOptions, ranks: Sequence[int], owner: Json) -> list[Json]:
+        mode = self._site.config.mode
+        if mode is Mode.INDEXED_JOB:
+            self._api.create_or_get(self._jobs, render_job(launch, self._site, options, owner))
+            return []
+        if mode is Mode.JOBSET:
+            if not self._api.has(_JOBSET, "JobSet"):
+                raise LaunchFailed(
+                    "the cluster has no JobSets",
+                    hint="install JobSet, or set the engine's `mode` to pods or indexed-job",
+                )
+            self._api.create_or_get(self._jobsets, render_jobset(launch, self._site, options, owner))
+            return []
+        made: list[Json] = []
+
+        def make(rank: int) -> None:
+            manifest = render_pod(launch, rank, self._site, options, owner)
+            made.append(self._api.create_or_get(f"{self._core}/pods", manifest))
+
+        _all(self._threads, [lambda rank=rank: make(rank) for rank in ranks])  # type: ignore[misc]
+        return made
+
+
+def _all(threads: Executor, works: Sequence[Callable[[], None]]) -> None:
+    """All of them, to their end, also if one fails; then what the first failure was."""
+    if len(works) == 1:
+        works[0]()
+        return
+    futures: list[Future[None]] = [threads.submit(work) for work in works]
+    wait(futures)
+    for future in futures:
+        future.result()
+
+
+def _is_quota(refusal: Refused) -> bool:
+    return refusal.status == 403 and "exceeded quota" in refusal.message

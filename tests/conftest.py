@@ -17,6 +17,7 @@ from windlass.runs.service import RunService
 from windlass.tenancy.prices import PriceBook
 from windlass.testing.clock import FakeClock
 from windlass.testing.postgres import PostgresServer, PostgresUnavailable, running_postgres
+from windlass.testing.s3 import S3Server, S3Unavailable, running_s3
 
 BOTH_DATABASES = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
 
@@ -37,6 +38,17 @@ def postgres_server() -> Iterator[PostgresServer]:
         if os.environ.get("CI"):
             raise
         pytest.skip(f"no PostgreSQL: {reason}")
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    try:
+        with running_s3() as server:
+            yield server
+    except S3Unavailable as reason:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(f"no S3 server: {reason}")
 
 
 @pytest.fixture(scope="session")

@@ -30,6 +30,7 @@ _HEADS_AT_ONCE = 64
 # What was seen here is not asked for again for a while: `missing` gets whole snapshots, again and again.
 _KNOWN_FOR_S = 3600.0
 _KNOWN_MOST = 200_000
+_FULL = ("InsufficientStorage", "QuotaExceeded", "status code: 507")
 
 
 class ObjectBlobs:
@@ -166,7 +167,7 @@ class ObjectBlobs:
             hint = "check the credentials in the server's environment, and what they may do with the bucket"
             raise Unavailable(f"{self._name} refuses access: {_brief(error)}", hint=hint) from error
         except (BaseError, OSError) as error:
-            if "InsufficientStorage" in str(error) or "QuotaExceeded" in str(error) or "507" in str(error):
+            if any(sign in str(error) for sign in _FULL):
                 raise StorageFull(f"{self._name} has no room left: {_brief(error)}") from error
             raise Unavailable(f"{self._name} does not answer: {_brief(error)}", hint="trying again may help") from error
 

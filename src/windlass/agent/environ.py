@@ -7,6 +7,17 @@ import json
 from typing import Any, Mapping
 
 Plan = Mapping[str, Any]
+# What a cluster says in a job's environment about the devices that are its own, and the job's name there.
+_TOLD_BY_CLUSTERS = (
+    "CUDA_VISIBLE_DEVICES",
+    "NVIDIA_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "ZE_AFFINITY_MASK",
+    "SLURM_JOB_ID",
+    "SLURM_JOB_GPUS",
+    "SLURM_JOB_PARTITION",
+)
 
 
 def ranks_per_node(plan: Plan) -> int:
@@ -22,6 +33,15 @@ def node_id(attempt_id: str, node_rank: int, node_dir: str) -> str:
 
 def global_rank(plan: Plan, local_rank: int) -> int:
     return int(plan["node_rank"]) * ranks_per_node(plan) + local_rank
+
+
+def allotted_devices(environ: Mapping[str, str], count: int) -> dict[str, Any]:
+    """For a plan whose GPUs the cluster chose: their numbers, and the variables that pass the choice on to ranks."""
+    told = {name: environ[name] for name in _TOLD_BY_CLUSTERS if name in environ}
+    if not count:
+        told["CUDA_VISIBLE_DEVICES"] = ""  # a cluster that does not fence devices off would show them all
+    words = [word.strip() for word in told.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(count)))).split(",")]
+    return {"gpu_indices": [int(word) for word in words if word.isdigit()], "device_env": told}
 
 
 def rank_environment(plan: Plan, local_rank: int) -> dict[str, str]:
@@ -57,7 +77,9 @@ def _identity(plan: Plan, local_rank: int) -> dict[str, str]:
             LOCAL_WORLD_SIZE=workers,
             GROUP_RANK=plan["node_rank"],
         )
-    if plan["gpu_indices"] or plan["node_gpus"]:
+    if "device_env" in plan:
+        table.update(plan["device_env"])
+    elif plan["gpu_indices"] or plan["node_gpus"]:
         table["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, plan["gpu_indices"]))
     return {name: str(value) for name, value in table.items()}
 
@@ -80,7 +102,7 @@ def _conveniences(plan: Plan, local_rank: int) -> dict[str, str]:
     }
     if world > 1:
         table["TF_CONFIG"] = _tf_config(plan, rank)
-    if plan["gpu_indices"]:
+    if plan["gpu_indices"] and "device_env" not in plan:
         table["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # the numbering that the allotted indices are in
     if not plan["self_launching"] and int(plan["workers_per_node"]) > 1:
         table["OMP_NUM_THREADS"] = "1"  # as torchrun does: each rank taking all cores makes them all slow

@@ -81,7 +81,7 @@ def fork() -> int:
 
 def reset_signals() -> None:
     signal.set_wakeup_fd(-1)
-    for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP):
+    for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP, signal.SIGCONT):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())

@@ -11,7 +11,7 @@ from .files import write_json
 
 
 class Status:
-    def __init__(self, node_dir: str) -> None:
+    def __init__(self, node_dir: str, **facts: Any) -> None:
         self._path = os.path.join(node_dir, layout.STATUS)
         own = kernel.stat(os.getpid())
         assert own is not None
@@ -23,6 +23,7 @@ class Status:
             "state": "starting",
             "started_at": time.time(),
             "ranks": [],
+            **facts,
         }
         self._unsaved = False
 

@@ -16,27 +16,31 @@ import time
 import traceback
 from typing import Any, Mapping, Union
 
-from . import kernel, layout, outcome, snapshot, surroundings
+from . import kernel, layout, outcome, rendezvous, snapshot, surroundings
 from .command import CannotStart, resolve_command
-from .environ import global_rank, rank_environment, ranks_per_node
+from .environ import allotted_devices, global_rank, rank_environment, ranks_per_node
 from .files import read_json
 from .masking import Mask
 from .ranklog import RankLog
 from .ranks import RankCommand, Started, Step, WarmState, reset_signals, start_rank
 from .status import Status
 from .target import sees_the_difference, warm_target
-from .watch import Watch
+from .watch import FROM_OUTSIDE, Watch
 
 _LOWEST_PORT = 20_000
 _GIVE_UP_ROUNDS = 10  # what a process starts while it is being killed is met in the next
 
 
-def supervise(node_dir: str, secrets: Mapping[str, str], warm: WarmState | None) -> Step | None:
+def supervise(
+    node_dir: str, secrets: Mapping[str, str], warm: WarmState | None, job: Mapping[str, Any] | None = None
+) -> Step | None:
     """Run the node's plan to its end and leave. Returns only in a warm rank: the step that runs the script.
 
+    With a `job` it is a task of a cluster's own step, which knows its processes by their session and must not lose it.
     Nothing here may be undone in `finally`: the rank comes through the same frames.
     """
-    os.setsid()
+    if job is None:
+        os.setsid()
     reset_signals()
     lock_fd = _acquire(node_dir)
     if lock_fd is None:
@@ -47,7 +51,7 @@ def supervise(node_dir: str, secrets: Mapping[str, str], warm: WarmState | None)
         kernel.set_process_name("windlass-node")
         kernel.adopt_orphans()
         outcome.reserve(node_dir)
-        status = Status(node_dir)
+        status = Status(node_dir, **({} if job is None else {"job": dict(job)}))
         status.create()
         plan = read_json(os.path.join(node_dir, layout.PLAN))
         assert plan is not None
@@ -82,11 +86,14 @@ def _acquire(node_dir: str) -> int | None:
 def _run(
     plan: dict[str, Any], secrets: Mapping[str, str], warm: WarmState | None, status: Status, wakeup_fd: int
 ) -> Union[dict[str, Any], Step]:
-    wish = read_json(os.path.join(plan["node_dir"], layout.STOP))
-    if wish is not None:
-        return outcome.never_started(str(wish["kind"]), str(wish["reason"]), time.time())
+    if os.path.exists(os.path.join(plan["node_dir"], layout.STOP)):
+        return _stopped_before(plan)
+    if plan.get("gpus_from_environment"):
+        plan.update(allotted_devices(os.environ, plan["gpu_count"]))
     watch = Watch(plan=plan, status=status, wakeup_fd=wakeup_fd)
     try:
+        if plan.get("rendezvous") and not rendezvous.meet(plan, free_port(""), wakeup_fd):
+            return _stopped_before(plan)
         commands = _prepare(plan, secrets, warm)
         for command in commands:
             log = RankLog(os.path.join(plan["node_dir"], layout.rank_log(command.rank)), Mask(secrets.values()))
@@ -102,6 +109,13 @@ def _run(
     _notify(plan)
     watch.left_alone = surroundings.record(plan, commands[0].program, commands[0].env)
     return watch.run()
+
+
+def _stopped_before(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """It was told to end before a rank was started."""
+    wish = read_json(os.path.join(plan["node_dir"], layout.STOP))
+    kind, reason = (wish["kind"], wish["reason"]) if wish else ("preempted", FROM_OUTSIDE)
+    return outcome.never_started(str(kind), str(reason), time.time())
 
 
 def _prepare(plan: dict[str, Any], secrets: Mapping[str, str], warm: WarmState | None) -> list[RankCommand]:
@@ -129,7 +143,7 @@ def _prepare(plan: dict[str, Any], secrets: Mapping[str, str], warm: WarmState |
     ]
 
 
-def free_port() -> int:
+def free_port(host: str = "127.0.0.1") -> int:
     """A port nobody listens on now, below those that the kernel gives to outgoing connections, which would take it
     before the ranks come to use it."""
     with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
@@ -137,22 +151,23 @@ def free_port() -> int:
     for port in random.SystemRandom().sample(range(_LOWEST_PORT, max(highest, _LOWEST_PORT + 1000)), 100):
         with socket.socket() as probe:
             try:
-                probe.bind(("127.0.0.1", port))
+                probe.bind((host, port))
                 return port
             except OSError:
                 continue
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((host, 0))
         return int(probe.getsockname()[1])
 
 
 def _catch_signals() -> int:
-    """The file that SIGCHLD and SIGTERM can be read from."""
+    """The file that can be read for SIGCHLD, SIGTERM and SIGCONT, which says that there may be a wish to stop: Slurm
+    signals all processes of a job alike, and that one hurts nobody."""
     read, write = os.pipe()
     for fd in (read, write):
         os.set_blocking(fd, False)
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-    for number in (signal.SIGCHLD, signal.SIGTERM):
+    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGCONT):
         signal.signal(number, _noticed)
     for number in (signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)

@@ -24,6 +24,8 @@ _FIRST_SAMPLE_S = 0.5
 _MEMORY_CHECK_S = 0.5
 _KILL_PATIENCE_S = 5.0
 _DRAIN_PATIENCE_S = 1.0
+_TERM_PATIENCE_S = 0.3
+FROM_OUTSIDE = "its node was told to stop from outside"
 _SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh"))
 
 
@@ -142,16 +144,25 @@ class Watch:
 
     def _on_signals(self) -> None:
         numbers = os.read(self._wakeup_fd, 4096)
+        if signal.SIGTERM in numbers:
+            self._on_stop()  # first: ranks that were told as well end because of it
+        elif signal.SIGCONT in numbers:
+            self._look_for_wish()
         if signal.SIGCHLD in numbers:
             self._reap()
-        if signal.SIGTERM in numbers:
+
+    def _look_for_wish(self) -> None:
+        if self._wish_is_there():
             self._on_stop()
+
+    def _wish_is_there(self) -> bool:
+        return os.path.exists(os.path.join(self._node_dir, layout.STOP))
 
     def _on_stop(self) -> None:
         wish = read_json(os.path.join(self._node_dir, layout.STOP))
         if wish is None:
             # Whoever stops nodes (Slurm, a kubelet, the machine's shutdown) does it like this.
-            self._stop(Verdict("preempted", "its node was told to stop from outside"), self._plan["grace_s"])
+            self._stop(Verdict("preempted", FROM_OUTSIDE), self._plan["grace_s"])
         else:
             self._stop(Verdict(str(wish["kind"]), str(wish["reason"])), float(wish["grace_s"]))
 
@@ -180,7 +191,7 @@ class Watch:
         }
         if exit_code == 0 or self._verdict is not None:
             return
-        if os.path.exists(os.path.join(self._node_dir, layout.STOP)):
+        if self._wish_is_there() or (signal_number == signal.SIGTERM and self._is_told_too()):
             self._on_stop()  # the wish was there before its signal: an end that follows from it is no failure
             return
         self._read_all()  # its last words
@@ -193,6 +204,16 @@ class Watch:
         )
         verdict = Verdict(failure.reason, failure.message, exit_code, signal_number, rank.rank, failure.fingerprint)
         self._stop(verdict, self._plan["grace_s"])
+
+    def _is_told_too(self) -> bool:
+        """Whether the signal that a rank died of is on its way to us: a cluster signals processes one by one."""
+        if not self._plan.get("signalled_together"):
+            return False
+        deadline = time.monotonic() + _TERM_PATIENCE_S
+        while (left_s := deadline - time.monotonic()) > 0:
+            if select.select([self._wakeup_fd], [], [], left_s)[0] and signal.SIGTERM in os.read(self._wakeup_fd, 4096):
+                return True
+        return False
 
     def _tick(self) -> None:
         for rank in self._ranks.values():
@@ -281,6 +302,7 @@ class Watch:
         if self._sampler is None:
             return
         self._status.retry()
+        self._look_for_wish()  # whoever wanted to tell us may have had no way to
         usage = self._sampler.sample(self._living())
         try:
             write_json(os.path.join(self._node_dir, layout.USAGE), usage)

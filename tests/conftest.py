@@ -17,6 +17,7 @@ from windlass.runs.service import RunService
 from windlass.tenancy.prices import PriceBook
 from windlass.testing.clock import FakeClock
 from windlass.testing.postgres import PostgresServer, PostgresUnavailable, running_postgres
+from windlass.testing.slurm import SlurmCluster, SlurmUnavailable, running_slurm
 from windlass.testing.s3 import S3Server, S3Unavailable, running_s3
 
 BOTH_DATABASES = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
@@ -49,6 +50,18 @@ def s3_server() -> Iterator[S3Server]:
         if os.environ.get("CI"):
             raise
         pytest.skip(f"no S3 server: {reason}")
+
+
+@pytest.fixture(scope="session")
+def slurm_cluster() -> Iterator[SlurmCluster]:
+    """Three nodes. Tests that use them leave no job behind: see `SlurmRuns.clean_up`."""
+    try:
+        with running_slurm(nodes=3) as cluster:
+            yield cluster
+    except SlurmUnavailable as reason:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(f"no Slurm: {reason}")
 
 
 @pytest.fixture(scope="session")

@@ -10,11 +10,13 @@ import pytest
 
 from tests.contract.engine_contract import EngineContract
 from tests.integration.local_runs import LocalRuns
+from tests.integration.slurm_runs import SlurmRuns
 from windlass.core.clock import SystemClock
 from windlass.engines.contract import Engine
 from windlass.engines.local import LocalEngine
 from windlass.testing.clock import FakeClock
 from windlass.testing.fake_engine import FakeEngine
+from windlass.testing.slurm import SlurmCluster
 
 
 class TestFakeEngine(EngineContract):
@@ -63,6 +65,36 @@ class TestLocalEngine(EngineContract):
         while not condition():
             assert time.monotonic() < deadline, "it does not come true"
             time.sleep(0.01)
+
+    def exits_with(self, code: int) -> tuple[str, ...]:
+        return ("/bin/sh", "-c", f"echo started; exit {code}")
+
+    def goes_on(self) -> tuple[str, ...]:
+        return ("/bin/sh", "-c", "echo started; exec sleep 600")
+
+    def ignores_signals(self) -> tuple[str, ...]:
+        return ("/bin/sh", "-c", "trap '' TERM; echo started; while :; do sleep 1; done")
+
+    def times_started(self, engine: Engine, attempt_id: str) -> int:  # noqa: ARG002
+        return self.runs.log(attempt_id).count(" o started")
+
+
+@pytest.mark.slurm
+class TestSlurmEngine(EngineContract):
+    @pytest.fixture
+    def engine(self, slurm_cluster: SlurmCluster, tmp_path: Path) -> Iterator[Engine]:
+        self.runs = SlurmRuns(slurm_cluster, tmp_path)
+        yield self.runs.engine
+        self.runs.clean_up()
+
+    def successor(self, engine: Engine) -> Engine:  # noqa: ARG002
+        return self.runs.open_engine()
+
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 60
+        while not condition():
+            assert time.monotonic() < deadline, "it does not come true"
+            time.sleep(0.02)
 
     def exits_with(self, code: int) -> tuple[str, ...]:
         return ("/bin/sh", "-c", f"echo started; exit {code}")

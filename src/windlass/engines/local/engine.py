@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,9 +9,9 @@ from typing import Any
 
 from windlass.agent.supervisor import free_port
 from windlass.core.clock import Clock
-from windlass.core.errors import LaunchFailed, StorageFull, Unavailable
 from windlass.core.resources import Node
 from windlass.engines.contract import CodeStore, Launch, Observation, Phase, StopKind
+from windlass.engines.folders.faults import explain_os_error
 from windlass.engines.folders.observing import NodeLook, a_node_failed, observe
 from windlass.engines.folders.plans import attempt_dir
 from windlass.engines.local.listener import Listener
@@ -25,7 +24,6 @@ from windlass.engines.local.warmpool import PREIMPORT, WarmPool
 _HANDOVER_PATIENCE_S = 60.0
 _START_PATIENCE_S = 10.0
 _NOBODY = ""
-_SHORT_OF = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EPIPE)
 
 
 @dataclass(slots=True)
@@ -75,11 +73,7 @@ class LocalEngine:
         try:
             self._launch(launch)
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise StorageFull(f"no room on the disk of {self._home} to start {launch.attempt_id}") from error
-            if error.errno in _SHORT_OF:
-                raise Unavailable(f"this machine cannot start {launch.attempt_id} now: {error}") from error
-            raise LaunchFailed(f"cannot start {launch.attempt_id} in {self._home}: {error}") from error
+            raise explain_os_error(error, launch.attempt_id, self._home) from error
 
     def _launch(self, launch: Launch) -> None:
         seen = self._look_up(launch.attempt_id)

@@ -1,0 +1,52 @@
+"""From Slurm's nodes to what the scheduler may place on: `decide_inventory`, pure.
+
+The scheduler counts what our own attempts hold; what other people's jobs hold is no part of the offer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from windlass.core.resources import Node
+from windlass.engines.slurm.tables import NodeRow
+
+_MEGABYTE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """What one of our attempts has of one node."""
+
+    node: str
+    cpus: float
+    memory_bytes: int
+    gpus: int
+
+
+def decide_inventory(
+    engine: str, rows: Sequence[NodeRow], holdings: Sequence[Holding], *, may_use_reserved: bool
+) -> list[Node]:
+    found = []
+    for row in rows:
+        if not row.is_fit or ("reserved" in row.states and not may_use_reserved):
+            continue
+        ours = [holding for holding in holdings if holding.node == row.name]
+        foreign_cpus = max(0.0, row.cpus_used - sum(holding.cpus for holding in ours))
+        foreign_bytes = max(0, row.memory_used_mb * _MEGABYTE - sum(holding.memory_bytes for holding in ours))
+        foreign_gpus = max(0, row.gpus_used - sum(holding.gpus for holding in ours))
+        cpus = row.cpus - foreign_cpus
+        if cpus <= 0:
+            continue
+        gpus = max(0, row.gpus - foreign_gpus)
+        found.append(
+            Node(
+                engine=engine,
+                name=row.name,
+                cpus=cpus,
+                memory_bytes=max(0, row.memory_mb * _MEGABYTE - foreign_bytes),
+                gpus=gpus,
+                gpu_type=row.gpu_type.lower() if row.gpu_type and gpus else None,
+            )
+        )
+    return found

@@ -1,0 +1,111 @@
+"""What Slurm's word on a job means for the nodes of its attempt. Pure.
+
+What a node wrote into its folder counts before what Slurm says of its job, and Slurm's silence means nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from windlass.agent.watch import FROM_OUTSIDE
+from windlass.core.exits import ExitReason
+from windlass.engines.slurm.tables import JobLife, JobRow, NodeRow, PastJob
+
+_REASONS = {
+    "PREEMPTED": ExitReason.PREEMPTED,
+    "OUT_OF_MEMORY": ExitReason.OOM,
+    "TIMEOUT": ExitReason.TIMEOUT,
+    "DEADLINE": ExitReason.TIMEOUT,
+}
+_SAYINGS = {
+    "PREEMPTED": "Slurm preempted its job",
+    "OUT_OF_MEMORY": "Slurm ended its job for memory",
+    "TIMEOUT": "its job reached Slurm's time limit",
+    "DEADLINE": "its job missed its deadline in Slurm",
+    "BOOT_FAIL": "a node of its job could not be booted",
+    "CANCELLED": "its job was cancelled in Slurm by somebody else",
+}
+
+
+class Standing(StrEnum):
+    UNKNOWN = "unknown"  # Slurm cannot be asked, or says what is not understood
+    UNSUBMITTED = "unsubmitted"  # Slurm answers, and has no job by this name
+    WAITING = "waiting"
+    ALIVE = "alive"
+    OVER = "over"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobView:
+    """What there is in Slurm for one attempt. Usually one job; two after a submission of unknown fate."""
+
+    standing: Standing
+    detail: str | None = None  # for people
+    reason: ExitReason = ExitReason.LOST  # once it is over: why, should a node itself have left no outcome
+    message: str = ""
+    state: str = ""
+    lives: Mapping[str, int] | None = None  # per job that is not over, how often Slurm has started it again
+
+
+def view_jobs(
+    rows: Sequence[JobRow], *, past: PastJob | None, submitted_as: str | None, nodes: Sequence[NodeRow]
+) -> JobView:
+    """`nodes` are those of the attempt, as far as known."""
+    going = [row for row in rows if row.life is not JobLife.OVER]
+    for row in going:
+        lives = {row.job_id: row.restarts for row in going}
+        if row.life is JobLife.ALIVE:
+            return JobView(standing=Standing.ALIVE, lives=lives, state=row.state)
+        if row.life is JobLife.UNKNOWN:
+            return JobView(standing=Standing.UNKNOWN, detail=f"job {row.job_id} is {row.state} in Slurm", lives=lives)
+    if going:
+        row = going[0]
+        why = row.reason or row.state.lower().replace("_", " ")
+        return JobView(standing=Standing.WAITING, detail=f"pending in Slurm: {why}", lives=lives, state=row.state)
+    if rows:
+        newest = max(rows, key=lambda row: (row.restarts, int(row.job_id) if row.job_id.isdigit() else 0))
+        return _over(newest.job_id, newest.state, newest.reason, nodes)
+    if past is not None:
+        return _over(past.job_id, past.state, "", nodes)
+    if submitted_as is not None:
+        return JobView(standing=Standing.OVER, message=f"Slurm does not know its job {submitted_as} any more")
+    return JobView(standing=Standing.UNSUBMITTED)
+
+
+def _over(job_id: str, state: str, reason: str, nodes: Sequence[NodeRow]) -> JobView:
+    if state == "NODE_FAIL":
+        down = [node.name for node in nodes if node.is_down]
+        which = f"node {', '.join(down)}" if down else f"one of its nodes ({', '.join(node.name for node in nodes)})"
+        saying = f"{which} failed"
+    else:
+        saying = _SAYINGS.get(state, "its job ended in Slurm and left no outcome")
+    said = f"{state}, {reason}" if reason else state
+    return JobView(
+        standing=Standing.OVER,
+        reason=_REASONS.get(state, ExitReason.LOST),
+        message=f"{saying} (job {job_id}: {said})",
+        state=state,
+    )
+
+
+def is_past_life(status: Mapping[str, Any], view: JobView) -> bool:
+    """Whether the job that this supervisor belonged to has been started again since, or waits to be: nothing of that
+    life is left, though the job goes on."""
+    job = status.get("job") or {}
+    restarts = (view.lives or {}).get(str(job.get("job_id")))
+    return restarts is not None and restarts > int(job.get("restarts", 0))
+
+
+def explain_end(outcome: Mapping[str, Any], wish: Mapping[str, Any] | None, view: JobView) -> Mapping[str, Any]:
+    """A supervisor that was told to stop by nobody we know takes it for a preemption. Slurm knows better."""
+    if not needs_explanation(outcome, wish) or view.standing is not Standing.OVER or view.state not in _SAYINGS:
+        return outcome
+    return {**outcome, "reason": view.reason.value, "message": f"{view.message}; {outcome['message']}"}
+
+
+def needs_explanation(outcome: Mapping[str, Any], wish: Mapping[str, Any] | None) -> bool:
+    told = str(outcome["message"]).startswith(FROM_OUTSIDE)
+    return wish is None and told and outcome["reason"] == ExitReason.PREEMPTED

@@ -91,6 +91,8 @@ class Away:
         *,
         environ: Mapping[str, str] | None = None,
         arguments: tuple[str, ...] = (),
+        python: str = sys.executable,
+        user: int | None = None,
     ) -> subprocess.Popen[bytes]:
         told = render_node_environ(
             server_url=self.url, attempt_id=attempt_id, node_rank=rank, token=self.book.token(attempt_id, rank)
@@ -100,10 +102,11 @@ class Away:
         bare = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
         with (self.folder / f"relay-{len(self.relays)}.log").open("wb") as log:
             process = subprocess.Popen(
-                [sys.executable, "-c", render_bootstrap(), *arguments],
+                [python, "-c", render_bootstrap(), *arguments],
                 env={**bare, "TMPDIR": str(scratch), **told, **(environ or {})},
                 stdin=subprocess.DEVNULL,
                 stderr=log,
+                user=user,
             )
         self.relays.append(process)
         return process

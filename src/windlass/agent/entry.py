@@ -19,7 +19,8 @@ def start(arguments: Sequence[str]) -> Step | None:
     """The first step, in a process of its own; None in the one that was started."""
     options = _parser().parse_args(arguments)
     if options.command in ("relay", "spot"):
-        return _stay(options)
+        _stay(options)
+        return None
     if options.command == "supervise":
         line = sys.stdin.readline()
         secrets = json.loads(line) if line.strip() else {}

@@ -4,7 +4,7 @@ rest, and ever more rarely while the server is away. Pure: the time is an argume
 from __future__ import annotations
 
 BACKOFF_S = (0.2, 5.0)
-_BEAT_S = 3.0  # how often the server hears from a node that has nothing to say
+_BEAT_S = 3.0  # how often the server hears from a node that has nothing to say, until it wishes something else
 _YOUNG_S = 10.0  # so long everything is sent soon: most runs are watched when they begin
 _SOON_S = 0.1
 
@@ -14,6 +14,7 @@ class Pace:
         self._began = now
         self._sent_at = now - _BEAT_S
         self._pause_s = _SOON_S
+        self._beat_s = _BEAT_S
         self._backoff_s = 0.0
         self._has_more = False
 
@@ -23,13 +24,14 @@ class Pace:
             return False
         if is_urgent or self._has_more:
             return True
-        return since_s >= (self._gathering_s(now) if has_news else _BEAT_S)
+        return since_s >= (self._gathering_s(now) if has_news else self._beat_s)
 
     def sent(self, now: float) -> None:
         self._sent_at = now
 
-    def heard(self, pause_s: float, *, has_more: bool) -> None:
+    def heard(self, pause_s: float, beat_s: float, *, has_more: bool) -> None:
         self._pause_s = pause_s
+        self._beat_s = beat_s
         self._backoff_s = 0.0
         self._has_more = has_more
 
@@ -41,7 +43,7 @@ class Pace:
         """How long there is nothing to look for."""
         if self._backoff_s:
             return max(0.0, self._sent_at + self._backoff_s - now)
-        return 0.0 if self._has_more else self._gathering_s(now)
+        return 0.0 if self._has_more else min(self._gathering_s(now), self._beat_s)
 
     def _gathering_s(self, now: float) -> float:
         """New lines wait this long for more of them."""

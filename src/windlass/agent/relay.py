@@ -201,7 +201,7 @@ class Relay:
                     draft = outbox.draft()
                     receipt = self._courier.post("report", draft.body).json()
                     outbox.settle(draft, receipt["positions"])
-                    pace.heard(float(receipt["pause_s"]), has_more=draft.has_more)
+                    pace.heard(float(receipt["pause_s"]), float(receipt["beat_s"]), has_more=draft.has_more)
                     self._pass_on(receipt["stop"], folders)
                     if receipt["ended"]:
                         return read_json(os.path.join(folders.node, layout.OUTCOME)) or {"reason": "lost"}

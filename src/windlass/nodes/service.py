@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from windlass.core.storable import storable
 from windlass.db.database import Database
 from windlass.nodes import store
 from windlass.nodes.archive import stream_code
+from windlass.nodes.crowd import Crowd
 from windlass.nodes.store import NodeRecord
 from windlass.nodes.tokens import NodeTokens
 from windlass.runs.sealing import Seal
@@ -26,8 +28,7 @@ from windlass.wire import nodes as wire
 
 # A line of a spool this long is no point; waiting for its end would keep all that follow it waiting too.
 _LONGEST_POINT_BYTES = 1 << 20
-_PAUSE_S = 1.0
-_WATCHED_PAUSE_S = 0.1
+_HEARD_S = 5.0  # how exactly it is kept when a node was last heard of
 Sent = Sequence[tuple[wire.SentBytes, bytes]]
 
 
@@ -39,6 +40,7 @@ class NodeService:
         self._clock = clock
         self._nudge = nudge
         self._tokens = NodeTokens(seal)
+        self._crowd = Crowd(time.monotonic)
 
     def check_token(self, token: str, attempt_id: str, node_rank: int) -> None:
         if not self._tokens.is_valid(token, attempt_id, node_rank):
@@ -107,15 +109,18 @@ class NodeService:
             positions = self._take(tx, node, sent)
             complete = all(positions[part.name] >= part.position + part.size for part, _ in sent)
             changes = _changes(node, head, complete=complete)
-            store.update_node(tx, attempt_id, node_rank, {**changes, "reported_at": now})
+            if changes or node.reported_at is None or now - node.reported_at > _HEARD_S:
+                store.update_node(tx, attempt_id, node_rank, {**changes, "reported_at": now})
             watched = storedlogs.is_watched(tx, attempt_id, now=now)
+            pace = self._crowd.pace(tx, watched=watched)
         if changes.keys() & {"status", "outcome", "notice"}:
             self._nudge()
         return wire.ReportReceipt(
             positions=positions,
             stop=wire.StopWish(**node.stop) if node.stop else None,
             ended=node.outcome is not None or "outcome" in changes,
-            pause_s=_WATCHED_PAUSE_S if watched else _PAUSE_S,
+            pause_s=pace.pause_s,
+            beat_s=pace.beat_s,
         )
 
     def _take(self, tx: Connection, node: NodeRecord, sent: Sent) -> dict[str, int]:
@@ -183,10 +188,12 @@ def _is_own(node: NodeRecord, name: str) -> bool:
     """Whether it is a log or spool that this node can have: its positions are its own, and nobody else moves them."""
     if name in layout.NODE_LOGS:
         return True
-    per_node = ranks_per_node(node.plan)
-    log_rank, spool_rank = layout.rank_of_log(name), layout.rank_of_spool(name)
+    rank, spool_rank = layout.rank_of_log(name), layout.rank_of_spool(name)
     if spool_rank is not None and node.plan["self_launching"]:
         # Whoever starts the workers numbers them.
         return spool_rank < int(node.plan["nnodes"]) * int(node.plan["workers_per_node"])
-    rank = log_rank if log_rank is not None else spool_rank
-    return rank is not None and rank // per_node == node.node_rank
+    if rank is None:
+        rank = spool_rank
+    if rank is None or name not in (layout.rank_log(rank), layout.metrics_spool(rank)):
+        return False
+    return rank // ranks_per_node(node.plan) == node.node_rank

@@ -108,8 +108,13 @@ def close(tx: Connection, attempt_id: str, *, now: float) -> None:
     tx.execute(
         update(attempt_nodes)
         .where(columns.attempt_id == attempt_id, columns.closed_at.is_(None))
-        .values(closed_at=now, secrets=None)
+        .values(closed_at=now, plan={}, secrets=None)  # what its owner gave it is not kept longer than needed
     )
+
+
+def count_open(tx: Connection) -> int:
+    query = select(func.count()).select_from(attempt_nodes).where(attempt_nodes.c.closed_at.is_(None))
+    return int(tx.execute(query).scalar_one())
 
 
 def _is(attempt_id: str, node_rank: int) -> ColumnElement[bool]:

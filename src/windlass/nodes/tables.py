@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Column, Integer, LargeBinary, String, Table
+from sqlalchemy import Column, Index, Integer, LargeBinary, String, Table
 
 from windlass.db.metadata import Json, Seconds, metadata
 
@@ -11,7 +11,7 @@ attempt_nodes = Table(
     metadata,
     Column("attempt_id", String(48), primary_key=True),
     Column("node_rank", Integer, primary_key=True, autoincrement=False),
-    Column("plan", Json, nullable=False),
+    Column("plan", Json, nullable=False),  # empty once the attempt is closed
     Column("secrets", LargeBinary),  # sealed; gone once the attempt is closed
     # The one process that may be this node: whoever says hello first.
     Column("incarnation", String(64)),
@@ -28,4 +28,5 @@ attempt_nodes = Table(
     Column("notice", Json),
     Column("stop", Json),  # the wish to stop: kind, reason, grace_s
     Column("closed_at", Seconds),
+    Index("ix_attempt_nodes_closed", "closed_at"),
 )

@@ -4,6 +4,7 @@ again and again, with the position that the last look gave.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,11 +18,13 @@ from windlass.runs.records import RunRecord
 from windlass.runs.service import RunService
 from windlass.tracking.logs import LogCursor, read_page, seek_tail
 from windlass.tracking.store import load_progress, load_summaries
+from windlass.tracking.storedlogs import LogPlace
 
 _LINES_PER_LOOK = 10_000
 # A run that is followed for long costs less: most looks are at its logs alone.
 _EAGER_LOOKS = 50
 _DATABASE_EVERY = 3
+_WATCH_EVERY_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +82,7 @@ class Follower:
         self._shown_progress: dict[str, Any] | None = None
         self._looks = 0
         self._log_dirs: LogDirs = {}
+        self._watched_at: float | None = None
         self.ended = False
         self.behind = False  # there is more to see at once
 
@@ -92,12 +96,25 @@ class Follower:
                 raise NotFound(f"there is no run '{self._run_id}'")
             news = [*self._run_news(tx, run), *self._event_news(tx), *self._progress_news(tx, run)]
             self._log_dirs = load_log_dirs(tx, run.id) if self._channels.logs else {}
+        if not run.state.is_terminal:
+            self._watch()
         news += self._see_logs()
         if run.state.is_terminal and not self.behind:
             # Logs are complete before an end is recorded, so a short page after it is the last one.
             self.ended = True
             news.append(News("end", self._runs.view(run.id).model_dump(mode="json"), self._position.encode()))
         return news
+
+    def _watch(self) -> None:
+        """Say that somebody follows, if the newest attempt's nodes are elsewhere: they send at once then."""
+        now = time.monotonic()
+        if self._watched_at is not None and now - self._watched_at < _WATCH_EVERY_S:
+            return
+        newest = self._log_dirs[max(self._log_dirs)] if self._log_dirs else ()
+        attempts = {place.attempt_id for text in newest if (place := LogPlace.parse(text))}
+        if attempts:
+            self._watched_at = now
+            self._runs.watch_logs(sorted(attempts))
 
     def _see_logs(self) -> list[News]:
         lines = self._log_news(self._channels.logs, self._log_dirs) if self._channels.logs else []

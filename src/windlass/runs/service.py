@@ -221,6 +221,10 @@ class RunService:
             log_dirs = load_log_dirs(tx, self._resolve(tx, ref).id)
         return read_logs(log_dirs, self.stored_logs, wanted, after, limit=limit)
 
+    def watch_logs(self, attempt_ids: Sequence[str]) -> None:
+        """Nodes elsewhere send their lines at once while somebody follows them; to be repeated every few seconds."""
+        self.stored_logs.watch(attempt_ids, now=self._clock.now())
+
     def metrics(self, ref: str, *, names: Sequence[str] | None, most: int) -> wire.MetricsView:
         with self._db.read() as tx:
             run_id = self._resolve(tx, ref).id

@@ -116,4 +116,5 @@ class ReportReceipt(BaseModel):
     positions: dict[str, int]  # of each file that was sent: the byte expected next
     stop: StopWish | None
     ended: bool  # the outcome is on record: the node has nothing left to say
-    pause_s: float  # how long to gather what is new before the next report
+    pause_s: float  # how long to gather new lines before the next report
+    beat_s: float  # how long to be silent if there are none

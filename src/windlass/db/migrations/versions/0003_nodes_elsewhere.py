@@ -32,6 +32,7 @@ def upgrade() -> None:
         sa.Column("stop", _Json),
         sa.Column("closed_at", _Seconds),
     )
+    op.create_index("ix_attempt_nodes_closed", "attempt_nodes", ["closed_at"])
     op.create_table(
         "log_files",
         *_log_key(),

@@ -73,6 +73,14 @@ class ClusterApi:
     def create(self, path: str, manifest: Mapping[str, Any]) -> Json:
         return self._call("POST", path, {}, manifest)
 
+    def ensure(self, path: str, manifest: Mapping[str, Any]) -> None:
+        """Created, now or before. Needs no right to read what is there."""
+        try:
+            self.create(path, manifest)
+        except Refused as refusal:
+            if refusal.status != 409:
+                raise
+
     def create_or_get(self, path: str, manifest: Mapping[str, Any]) -> Json:
         """What is there under the manifest's name counts as created: names tell what they are of."""
         try:

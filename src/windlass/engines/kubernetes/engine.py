@@ -37,6 +37,7 @@ from windlass.wire.kubernetes import KubernetesConfig, Mode
 
 _FIRST_LOOK_S = 5.0
 _REQUESTS_AT_ONCE = 8
+_REMEMBERED_RELEASES = 10_000
 # After its grace a node has this long to say that it has ended, before its pod is removed under it.
 _LAST_WORDS_S = 15.0
 
@@ -52,6 +53,8 @@ class _View:
 
 
 class KubernetesEngine:
+    type = "kubernetes"
+
     def __init__(self, api: ClusterApi, config: KubernetesConfig, context: EngineContext) -> None:
         server_url = config.server_url or context.server_url
         if server_url is None:
@@ -87,6 +90,7 @@ class KubernetesEngine:
         self._killed: dict[str, StopKind] = {}
         self._stops: dict[str, StopKind] = {}
         self._made: set[str] = set()
+        self._released: dict[str, None] = {}  # the oldest first
 
     # ---- the contract ------------------------------------------------------------------------------------------
 
@@ -133,7 +137,7 @@ class KubernetesEngine:
         now = self._clock.now()
         return {
             attempt_id: self._observe(attempt_id, reports[attempt_id], view, now)
-            if attempt_id in reports
+            if attempt_id in reports and attempt_id not in self._released
             else Observation(phase=Phase.ABSENT)
             for attempt_id in attempt_ids
         }
@@ -150,6 +154,9 @@ class KubernetesEngine:
         for kept in (self._overdue_at, self._killed, self._stops):
             kept.pop(attempt_id, None)
         self._made.discard(attempt_id)
+        self._released[attempt_id] = None
+        if len(self._released) > _REMEMBERED_RELEASES:
+            del self._released[next(iter(self._released))]
 
     def close(self) -> None:
         for watched in (self._pods, self._machines, self._foreign):
@@ -211,7 +218,8 @@ class KubernetesEngine:
             return NodeLife(life=Life.GONE, at=now, reason=reason, message="ended by force after its grace")
         if pod is None and last_seen is None and report.reported_at is None:
             return NodeLife(life=Life.WAITING, message="its pod has not been created yet")
-        where = (pod.node or pod.target) if pod else None
+        known = pod or last_seen
+        where = (known.node or known.target) if known else None
         machine = view.machines.get(where) if where else None
         return decide_life(report, pod, last_seen, machine, self._patience, now=now)
 

@@ -48,10 +48,10 @@ def decide_life(
     *,
     now: float,
 ) -> NodeLife:
-    """`pod` as it is now, or None if there is none; `last_seen` as a pod that is gone was seen last. Not for a node
-    whose pod was never made: that is the caller's to tell."""
+    """`pod` as it is now, or None if there is none; `last_seen` as a pod that is gone was seen last; `machine` where
+    either is or was. Not for a node whose pod was never made: that is the caller's to tell."""
     if pod is None:
-        return _vanished(last_seen, now)
+        return _vanished(last_seen, machine, now)
     if pod.phase in ("Succeeded", "Failed"):
         return _ended(pod, report)
     if machine is not None and machine.ready is None and not heard_lately(report, now):
@@ -74,16 +74,16 @@ def heard_lately(report: NodeReport, now: float) -> bool:
     return report.reported_at is not None and now - report.reported_at < HEARD_LATELY_S
 
 
-def _vanished(last_seen: PodState | None, now: float) -> NodeLife:
+def _vanished(last_seen: PodState | None, machine: NodeState | None, now: float) -> NodeLife:
+    """The pod is gone, and the node told no outcome before. A deletion that a living machine has carried out is an
+    eviction, by whoever it was; one on a machine that is not there is the end of the machine."""
     if last_seen is None:
         return NodeLife(life=Life.GONE, at=now, message="its pod was deleted")
-    place = f"its pod {last_seen.name} on {last_seen.node or 'no node yet'}"
-    if last_seen.disruption or last_seen.reason in _TAKEN_AWAY:
-        why = last_seen.disruption or last_seen.message or last_seen.reason
-        return NodeLife(life=Life.GONE, at=now, reason=ExitReason.PREEMPTED, message=f"{place} was taken away: {why}")
-    if last_seen.reason == "NodeLost":
+    if last_seen.node is not None and (machine is None or machine.ready is None or last_seen.reason == "NodeLost"):
         return NodeLife(life=Life.GONE, at=now, message=f"node {last_seen.node} is lost")
-    return NodeLife(life=Life.GONE, at=now, message=f"{place} was deleted")
+    why = last_seen.disruption or last_seen.message or last_seen.reason or "somebody deleted it"
+    message = f"pod {last_seen.name} was taken away from {last_seen.node or 'the queue'}: {why}"
+    return NodeLife(life=Life.GONE, at=now, reason=ExitReason.PREEMPTED, message=message)
 
 
 def _ended(pod: PodState, report: NodeReport) -> NodeLife:

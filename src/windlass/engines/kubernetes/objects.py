@@ -46,14 +46,14 @@ class AttemptObjects:
         them, and has removed the others then; Unavailable if trying again may help."""
         try:
             if self._site.config.network_policy and launch.project not in self._policies:
-                self._api.create_or_get(self._policy_path, render_policy(launch, self._site))
+                self._api.ensure(self._policy_path, render_policy(launch, self._site))
                 self._policies.add(launch.project)
             owner = self._api.create_or_get(f"{self._core}/services", render_service(launch, self._site))
             secret = render_tokens(launch, self._site, tokens, owner)
-            self._api.create_or_get(f"{self._core}/secrets", secret)
+            self._api.ensure(f"{self._core}/secrets", secret)
             if self._site.config.queueing is Queueing.VOLCANO:
                 group = render_pod_group(launch, self._site, options, owner)
-                self._api.create_or_get(self._groups, group)
+                self._api.ensure(self._groups, group)
             return self._make_pods(launch, options, ranks, owner)
         except Refused as refusal:
             self.remove(launch.attempt_id)
@@ -85,7 +85,7 @@ class AttemptObjects:
     def _make_pods(self, launch: Launch, options: KubernetesOptions, ranks: Sequence[int], owner: Json) -> list[Json]:
         mode = self._site.config.mode
         if mode is Mode.INDEXED_JOB:
-            self._api.create_or_get(self._jobs, render_job(launch, self._site, options, owner))
+            self._api.ensure(self._jobs, render_job(launch, self._site, options, owner))
             return []
         if mode is Mode.JOBSET:
             if not self._api.has(_JOBSET, "JobSet"):
@@ -93,7 +93,7 @@ class AttemptObjects:
                     "the cluster has no JobSets",
                     hint="install JobSet, or set the engine's `mode` to pods or indexed-job",
                 )
-            self._api.create_or_get(self._jobsets, render_jobset(launch, self._site, options, owner))
+            self._api.ensure(self._jobsets, render_jobset(launch, self._site, options, owner))
             return []
         made: list[Json] = []
 

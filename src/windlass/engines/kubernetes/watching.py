@@ -154,6 +154,8 @@ class Watched(Generic[State]):
             if refusal.status == _EXPIRED:
                 raise _Expired from refusal
             raise
+        if self._stopping.is_set():
+            return  # whoever closed this may not have seen the stream
         self._current = True
         for event in self._stream:
             if self._stopping.is_set():

@@ -18,6 +18,7 @@ from windlass.tenancy.prices import PriceBook
 from windlass.testing.clock import FakeClock
 from windlass.testing.postgres import PostgresServer, PostgresUnavailable, running_postgres
 from windlass.testing.slurm import SlurmCluster, SlurmUnavailable, running_slurm
+from windlass.testing.ray import RayCluster, RayUnavailable, running_ray
 from windlass.testing.s3 import S3Server, S3Unavailable, running_s3
 
 BOTH_DATABASES = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
@@ -62,6 +63,21 @@ def slurm_cluster() -> Iterator[SlurmCluster]:
         if os.environ.get("CI"):
             raise
         pytest.skip(f"no Slurm: {reason}")
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[RayCluster]:
+    """A head and two nodes, of which the first has two GPUs that are not there. Who kills one starts it again."""
+    try:
+        with running_ray() as cluster:
+            cluster.start_head(cpus=4)
+            cluster.start_node(1, cpus=4, gpus=2)
+            cluster.start_node(2, cpus=4)
+            yield cluster
+    except RayUnavailable as reason:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(f"no Ray: {reason}")
 
 
 @pytest.fixture(scope="session")

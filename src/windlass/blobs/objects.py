@@ -48,7 +48,7 @@ class ObjectBlobs:
 
     def missing(self, digests: Iterable[str]) -> list[str]:
         asked = [digest for digest in dict.fromkeys(digests) if digest not in self._known]
-        with self._translated():
+        with translated(self._name):
             found = asyncio.run(self._present(asked)) if asked else set()
         self._known.add(found)
         return [digest for digest in asked if digest not in found]
@@ -56,7 +56,7 @@ class ObjectBlobs:
     def put(self, data: bytes) -> str:
         digest = hashlib.sha256(data).hexdigest()
         if not self.has(digest):
-            with self._translated():
+            with translated(self._name):
                 self._create(digest, data)
         return digest
 
@@ -69,7 +69,7 @@ class ObjectBlobs:
             check_digest(digest, hasher.hexdigest())
             size = spool.tell()
             spool.seek(0)
-            with self._translated():
+            with translated(self._name):
                 if size <= SINGLE_PUT_BYTES:
                     self._create(digest, spool.read())
                 else:
@@ -79,7 +79,7 @@ class ObjectBlobs:
                     self._known.add([digest])
 
     def get(self, digest: str) -> bytes:
-        with self._translated(digest):
+        with translated(self._name, f"blob {digest}"):
             import obstore
 
             return obstore.get(self.store, self._key(digest)).bytes().to_bytes()
@@ -87,7 +87,7 @@ class ObjectBlobs:
     def stream(self, digest: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
         import obstore
 
-        with self._translated(digest):
+        with translated(self._name, f"blob {digest}"):
             size: int = obstore.head(self.store, self._key(digest))["size"]
             last = size if end is None else min(end, size)
             if start >= last:
@@ -99,20 +99,20 @@ class ObjectBlobs:
     def size(self, digest: str) -> int:
         import obstore
 
-        with self._translated(digest):
+        with translated(self._name, f"blob {digest}"):
             return int(obstore.head(self.store, self._key(digest))["size"])
 
     def delete(self, digest: str) -> None:
         import obstore
 
         self._known.discard(digest)
-        with contextlib.suppress(NotFound), self._translated(digest):
+        with contextlib.suppress(NotFound), translated(self._name, f"blob {digest}"):
             obstore.delete(self.store, self._key(digest))
 
     def digests(self) -> Iterator[str]:
         import obstore
 
-        with self._translated():
+        with translated(self._name):
             for page in obstore.list(self.store, prefix=self._prefix):
                 yield from (item["path"].rpartition("/")[2] for item in page)
 
@@ -131,7 +131,7 @@ class ObjectBlobs:
         self._known.add([digest])
 
     def _pieces(self, digest: str, answer: Any) -> Iterator[bytes]:
-        with self._translated(digest):
+        with translated(self._name, f"blob {digest}"):
             for piece in answer.stream(min_chunk_size=_CHUNK_BYTES):
                 yield bytes(piece)
 
@@ -151,25 +151,6 @@ class ObjectBlobs:
 
         await asyncio.gather(*(ask() for _ in range(min(_HEADS_AT_ONCE, len(digests)))))
         return found
-
-    @contextlib.contextmanager
-    def _translated(self, digest: str = "") -> Iterator[None]:
-        """The store's trouble is an error of ours. Retries lie behind it: the client has made them."""
-        from obstore.exceptions import BaseError, NotFoundError, PermissionDeniedError, UnauthenticatedError
-
-        try:
-            yield
-        except (NotFoundError, FileNotFoundError) as error:
-            if digest:
-                raise NotFound(f"there is no blob {digest}") from error
-            raise Unavailable(f"{self._name} is not there: {_brief(error)}", hint="does the bucket exist?") from error
-        except (PermissionDeniedError, UnauthenticatedError, PermissionError) as error:
-            hint = "check the credentials in the server's environment, and what they may do with the bucket"
-            raise Unavailable(f"{self._name} refuses access: {_brief(error)}", hint=hint) from error
-        except (BaseError, OSError) as error:
-            if any(sign in str(error) for sign in _FULL):
-                raise StorageFull(f"{self._name} has no room left: {_brief(error)}") from error
-            raise Unavailable(f"{self._name} does not answer: {_brief(error)}", hint="trying again may help") from error
 
 
 class _Known:
@@ -196,6 +177,27 @@ class _Known:
     def discard(self, digest: str) -> None:
         with self._lock:
             self._until.pop(digest, None)
+
+
+@contextlib.contextmanager
+def translated(name: str, thing: str = "") -> Iterator[None]:
+    """The store's trouble is an error of ours; `thing` is what is asked for, if it may be missing. Retries lie behind
+    it: the client has made them."""
+    from obstore.exceptions import BaseError, NotFoundError, PermissionDeniedError, UnauthenticatedError
+
+    try:
+        yield
+    except (NotFoundError, FileNotFoundError) as error:
+        if thing:
+            raise NotFound(f"there is no {thing}") from error
+        raise Unavailable(f"{name} is not there: {_brief(error)}", hint="does the bucket exist?") from error
+    except (PermissionDeniedError, UnauthenticatedError, PermissionError) as error:
+        hint = "check the credentials in the server's environment, and what they may do with the bucket"
+        raise Unavailable(f"{name} refuses access: {_brief(error)}", hint=hint) from error
+    except (BaseError, OSError) as error:
+        if any(sign in str(error) for sign in _FULL):
+            raise StorageFull(f"{name} has no room left: {_brief(error)}") from error
+        raise Unavailable(f"{name} does not answer: {_brief(error)}", hint="trying again may help") from error
 
 
 def _brief(error: Exception) -> str:

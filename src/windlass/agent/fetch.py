@@ -44,7 +44,7 @@ def _is_complete(digest: str, blobs: str) -> bool:
     try:
         with open(blob_path(blobs, digest), "rb") as file:
             files = json.loads(file.read())["files"]
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError):  # not here, or cut short by a crash of the machine
         return False
     contents = {file["sha256"] for file in files if file.get("sha256")}
     return all(os.path.exists(blob_path(blobs, content)) for content in contents)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from typing import Any, Mapping, NamedTuple
 
 from . import layout
@@ -23,6 +24,8 @@ _SMALL = {
     "notice": layout.NOTICE,
 }
 _URGENT = ("status", "notice")
+# What a run ran with is found out beside it; one that is over sooner waits so long for it to become part of the record.
+_ENVIRONMENT_PATIENCE_S = 1.0
 
 Version = tuple[int, int, int]
 
@@ -46,16 +49,14 @@ class Outbox:
 
     def is_urgent(self) -> bool:
         """Whether there is something that the server's decisions depend on."""
-        if os.path.exists(os.path.join(self._node_dir, layout.OUTCOME)):
-            return True
-        return any(self._changed(name) is not None for name in _URGENT)
+        return self._outcome() is not None or any(self._changed(name) is not None for name in _URGENT)
 
     def has_news(self) -> bool:
         return any(size > self._positions.get(name, 0) for name, size in self._sizes().items())
 
     def draft(self) -> Draft:
         """The next report. Whether there is an outcome is looked at first: no rank writes anything after it."""
-        outcome = read_json(os.path.join(self._node_dir, layout.OUTCOME))
+        outcome = self._outcome()
         head: dict[str, Any] = {"incarnation": self._incarnation}
         versions = {}
         for name, file_name in _SMALL.items():
@@ -76,6 +77,15 @@ class Outbox:
         """The server has it, up to `positions`: from there on it wants the next."""
         self._versions.update(draft.versions)
         self._positions.update({name: int(positions[name]) for name in draft.names if name in positions})
+
+    def _outcome(self) -> dict[str, Any] | None:
+        """The end, once it is to be told."""
+        path = os.path.join(self._node_dir, layout.OUTCOME)
+        outcome = read_json(path)
+        if outcome is None or outcome.get("started_at") is None:
+            return outcome
+        is_known = os.path.exists(os.path.join(self._node_dir, layout.ENVIRONMENT))
+        return outcome if is_known or time.time() - os.stat(path).st_mtime > _ENVIRONMENT_PATIENCE_S else None
 
     def _changed(self, name: str) -> Version | None:
         try:

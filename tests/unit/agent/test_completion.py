@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import ast
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import windlass.agent
 from windlass.agent.completion import complete_plan, folders_in
 from windlass.agent.environ import rank_environment
 from windlass.agent.relay import exit_code
@@ -88,3 +91,8 @@ def test_gpus_are_those_that_the_cluster_gave(
 )
 def test_the_exit_code_mirrors_the_outcome(ended: dict[str, Any], code: int) -> None:
     assert exit_code(ended) == code
+
+
+@pytest.mark.parametrize("path", sorted(Path(windlass.agent.__file__).parent.glob("*.py")), ids=lambda path: path.stem)
+def test_the_agent_can_be_read_by_the_oldest_interpreter_it_may_meet(path: Path) -> None:
+    ast.parse(path.read_text(), feature_version=(3, 9))

@@ -67,10 +67,10 @@ def measure_crowd(folder: Path, *, live: int, finished: int, read_s: float, data
             time.sleep(EVERY_S + 2.0)  # every run has reported once
             quiet = _cpu_percent(server, max(5.0, read_s / 4))
             paths = _paths(server, live_ids, finished_ids)
-            cpu_began, clock = _cpu_s(server), time.monotonic()
+            cpu_began, clock = cpu_s(server), time.monotonic()
             latencies = _read(server, paths, read_s)
             took = time.monotonic() - clock
-            cpu = 100 * (_cpu_s(server) - cpu_began) / took
+            cpu = 100 * (cpu_s(server) - cpu_began) / took
             rss_mb = server.rss_bytes() / 1e6
         sent = reports()
     return Crowd(
@@ -104,7 +104,7 @@ def _submit(server: ServerProcess, count: int) -> list[str]:
     return ids
 
 
-class _Endpoint:
+class Endpoint:
     """One connection that is kept open: the least that a client can cost on a machine it shares with the server."""
 
     def __init__(self, url: str, token: str) -> None:
@@ -154,7 +154,7 @@ def _report(url: str, token: str, run_ids: Sequence[str], control: Connection) -
     began = time.monotonic()
     with ThreadPoolExecutor(_REPORTERS) as pool:
         lanes = [
-            pool.submit(_report_lane, _Endpoint(url, token), run_ids[lane::_REPORTERS], began, stop)
+            pool.submit(_report_lane, Endpoint(url, token), run_ids[lane::_REPORTERS], began, stop)
             for lane in range(_REPORTERS)
         ]
         control.recv()
@@ -167,7 +167,7 @@ def _report(url: str, token: str, run_ids: Sequence[str], control: Connection) -
     control.send({"per_s": len(times) / (time.monotonic() - began), "p99_ms": 1000 * percentile(times, 0.99)})
 
 
-def _report_lane(endpoint: _Endpoint, run_ids: Sequence[str], began: float, stop: threading.Event) -> list[float]:
+def _report_lane(endpoint: Endpoint, run_ids: Sequence[str], began: float, stop: threading.Event) -> list[float]:
     """Each run in turn, evenly over the interval: ten steps with three metrics a report."""
     times: list[float] = []
     turn = 0
@@ -195,7 +195,7 @@ def _report_lane(endpoint: _Endpoint, run_ids: Sequence[str], began: float, stop
 
 def _paths(server: ServerProcess, live: Sequence[str], finished: Sequence[str]) -> dict[str, list[str]]:
     """What is asked for, by kind."""
-    endpoint = _Endpoint(server.url, server.token)
+    endpoint = Endpoint(server.url, server.token)
     cursor = ""
     for _ in range(_DEPTH_PAGES):
         page = json.loads(endpoint.ask("GET", f"/api/runs?limit={_PAGE}&cursor={quote(cursor)}")[1])
@@ -215,7 +215,7 @@ def _read(server: ServerProcess, paths: dict[str, list[str]], read_s: float) -> 
     """Readers that ask again as soon as they are answered."""
 
     def lane(number: int) -> dict[str, list[float]]:
-        endpoint = _Endpoint(server.url, server.token)
+        endpoint = Endpoint(server.url, server.token)
         times: dict[str, list[float]] = {kind: [] for kind in paths}
         deadline = time.monotonic() + read_s
         turn = number
@@ -231,7 +231,7 @@ def _read(server: ServerProcess, paths: dict[str, list[str]], read_s: float) -> 
     return Latencies(by_kind={kind: [value for times in lanes for value in times[kind]] for kind in paths})
 
 
-def _cpu_s(server: ServerProcess) -> float:
+def cpu_s(server: ServerProcess) -> float:
     found = kernel.stat(server.process.pid)
     if found is None:
         raise RuntimeError(f"the server is gone:\n{server.log.read_text(errors='replace')[-2000:]}")
@@ -239,9 +239,9 @@ def _cpu_s(server: ServerProcess) -> float:
 
 
 def _cpu_percent(server: ServerProcess, over_s: float) -> float:
-    began, clock = _cpu_s(server), time.monotonic()
+    began, clock = cpu_s(server), time.monotonic()
     time.sleep(over_s)
-    return 100 * (_cpu_s(server) - began) / (time.monotonic() - clock)
+    return 100 * (cpu_s(server) - began) / (time.monotonic() - clock)
 
 
 def rows_of(latencies: Latencies) -> list[list[object]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -28,6 +28,7 @@ class Services:
     home: str | None
     started_at: float
     controller_state: Callable[[], str]  # active, standby or absent
+    pass_times_s: Callable[[], Sequence[float]] = field(default=lambda: ())  # of the controller's last passes
     closing: bool = field(default=False)  # set on shutdown: streams end themselves
 
 

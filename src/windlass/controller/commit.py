@@ -1,5 +1,5 @@
-"""Writing decisions down. Each goes in an `on_its_own` block: applied whole or not at all, and dropped if its run has
-changed since it was decided. The next pass decides again.
+"""Writing decisions down. Each is applied whole or not at all, and dropped if its run has changed since it was decided:
+the next pass decides again.
 """
 
 from __future__ import annotations
@@ -7,14 +7,17 @@ from __future__ import annotations
 import contextlib
 import logging
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Connection
 
 from windlass.controller.decide import Cancel, EndAttempt, MarkRunning, Succeed
+from windlass.controller.lease import LeaseLost, ShardLeases
 from windlass.core.exits import Exit, ExitReason
 from windlass.core.quantities import format_duration
+from windlass.db.database import Database
 from windlass.runs import store
 from windlass.runs.records import AttemptRecord, RunRecord, exit_to_json
 from windlass.runs.retry import Retry
@@ -35,6 +38,28 @@ def on_its_own(tx: Connection, run_id: str) -> Iterator[None]:
         log.info("%s", changed)
     except Exception:
         log.exception("run %s could not be moved on; trying again", run_id)
+
+
+def commit_each(db: Database, lease: ShardLeases, steps: Sequence[tuple[str, Callable[[Connection], None]]]) -> None:
+    """Apply what was decided for each run (its id, what to do). All at once, as nearly always nothing is in the way;
+    else again, each on its own."""
+    if not steps:
+        return
+    try:
+        with db.write() as tx:
+            lease.beat(tx)
+            for _, apply in steps:
+                apply(tx)
+        return
+    except LeaseLost:
+        raise
+    except Exception as error:
+        log.info("not all of %d changes can be made at once: %s", len(steps), error)
+    with db.write() as tx:
+        lease.beat(tx)
+        for run_id, apply in steps:
+            with on_its_own(tx, run_id):
+                apply(tx)
 
 
 def commit_placement(tx: Connection, run: RunRecord, decision: PlacementDecision, *, now: float) -> None:
@@ -98,9 +123,7 @@ def _start(tx: Connection, run: RunRecord, attempt: AttemptRecord, started_at: f
     first = run.started_at or started_at
     message = f"attempt {attempt.number} started"
     store.advance(tx, run, EventKind.STARTED, now=now, attempt=attempt.number, message=message, started_at=first)
-    changed = store.load_run(tx, run.id)
-    assert changed is not None  # just updated
-    return changed
+    return replace(run, state=RunState.RUNNING, version=run.version + 1, started_at=first)
 
 
 def _conclusion(decision: EndAttempt, now: float) -> tuple[EventKind, str, dict[str, Any]]:

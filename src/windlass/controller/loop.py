@@ -10,18 +10,19 @@ import logging
 import os
 import random
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from functools import partial
 
 from sqlalchemy import Connection
 
 from windlass.controller import commit
-from windlass.controller.collecting import Spooled, commit_spooled, read_spools
+from windlass.controller.collecting import commit_spooled, read_spools
 from windlass.controller.decide import (
     Decision,
     EndAttempt,
     LaunchAttempt,
-    MarkRunning,
     StopAttempt,
     decide_attempt,
     decide_failed_launch,
@@ -30,10 +31,10 @@ from windlass.controller.decide import (
 from windlass.controller.inventory import Inventory
 from windlass.controller.launching import render_launch
 from windlass.controller.lease import LeaseLost, ShardLeases
+from windlass.controller.recording import Recorder, Work
 from windlass.core.clock import Clock
 from windlass.core.errors import Unavailable, WindlassError
 from windlass.core.exits import Exit, ExitReason
-from windlass.core.storable import storable
 from windlass.db.database import Database
 from windlass.engines.contract import Engine, Observation, Phase, StopKind
 from windlass.runs import store
@@ -74,7 +75,6 @@ class Controller:
         self._seal = seal
         self._clock = clock
         self._lease = lease
-        self._prices = prices
         self._access = access or EngineAccess()
         self._jitter = jitter or random.Random()
         self._wake = threading.Event()
@@ -82,8 +82,9 @@ class Controller:
         # Conveniences only; losing them costs a repeated signal, an early refresh or reading a run again.
         self._live_runs: dict[str, RunRecord] = {}
         self._stops_sent: dict[str, StopAttempt] = {}
-        self._noted: dict[str, float] = {}
+        self._recorder = Recorder(db, lease, prices, lambda engine: self._inventory.why_away(engine))
         self._next_collect = self._next_beat = 0.0
+        self._pass_times_s: deque[float] = deque(maxlen=100)
 
     # ---- running -----------------------------------------------------------------------------------------------
 
@@ -130,14 +131,20 @@ class Controller:
         self._close_engines()
         self._lease.give_up(self._db)
 
+    def pass_times_s(self) -> list[float]:
+        """How long the last passes took, oldest first."""
+        return list(self._pass_times_s)
+
     def tick(self) -> None:
         """One pass. Raises LeaseLost if another controller has taken over."""
+        began = time.perf_counter()
         self.refresh_nodes()
         self.reconcile()
         self.place()
         self.collect()
         self.release()
         self._keep_beating()
+        self._pass_times_s.append(time.perf_counter() - began)
 
     # ---- the parts of a pass -----------------------------------------------------------------------------------
 
@@ -160,21 +167,21 @@ class Controller:
                 a.run_id: store.load_exits(tx, runs[a.run_id]) for a in attempts if a.number > 1 and a.run_id in runs
             }
         observations = self._poll(attempts)
-        work: list[tuple[RunRecord, AttemptRecord, Observation, list[Decision]]] = []
+        work: list[Work] = []
         for attempt in attempts:
             run, seen = runs.get(attempt.run_id), observations[attempt.id]
             if run is None:
                 continue  # changed between the two reads: the next pass sees it whole
             past = earlier.get(run.id, [])
             decisions = decide_attempt(run, attempt, seen, past, now=now, jitter=self._jitter.random())
-            work.append((run, attempt, seen, decisions))
-        self._commit(work, now)
-        for run, attempt, _, decisions in work:
-            for decision in decisions:
+            work.append(Work(run=run, attempt=attempt, seen=seen, decisions=decisions))
+        self._record(work, now)
+        for item in work:
+            for decision in item.decisions:
                 if isinstance(decision, LaunchAttempt):
-                    self._launch(run, attempt, earlier.get(run.id, []))
+                    self._launch(item.run, item.attempt, earlier.get(item.run.id, []))
                 elif isinstance(decision, StopAttempt):
-                    self._stop(attempt, decision)
+                    self._stop(item.attempt, decision)
 
     def place(self) -> None:
         """Start those whose turn it is. Those of other controllers are started by them."""
@@ -185,26 +192,23 @@ class Controller:
             if not store.count_by_state(tx, store.WAITING):
                 return
             decisions = decide_placements(load_cluster_snapshot(tx, self._access, now=now))
-            runs = {d.run_id: store.load_run(tx, d.run_id) for d in decisions}
+            runs = {run.id: run for run in store.load_runs(tx, [d.run_id for d in decisions])}
         if not decisions:
             return
-        with self._db.write() as tx:
-            self._lease.beat(tx)
-            for decision in decisions:
-                if run := runs[decision.run_id]:
-                    with commit.on_its_own(tx, run.id):
-                        commit.commit_placement(tx, run, decision, now=now)
+        steps = [
+            (d.run_id, partial(commit.commit_placement, run=runs[d.run_id], decision=d, now=now)) for d in decisions
+        ]
+        commit.commit_each(self._db, self._lease, steps)
         slots = self._lease.slots
         if slots is not None:
             self._db.notify(CHANNEL)
         with self._db.read() as tx:
             placed = [a for a in store.load_attempts_of(tx, list(runs)) if a.state is AttemptState.STARTING]
             placed = [attempt for attempt in placed if slots is None or attempt.slot in slots]
-            current = {a.run_id: store.load_run(tx, a.run_id) for a in placed}
-            earlier = {a.run_id: store.load_exits(tx, run) for a in placed if (run := current[a.run_id])}
+            current = {run.id: run for run in store.load_runs(tx, [a.run_id for a in placed])}
+            earlier = {a.run_id: store.load_exits(tx, current[a.run_id]) for a in placed if a.number > 1}
         for attempt in placed:
-            if run := current[attempt.run_id]:
-                self._launch(run, attempt, earlier[run.id])
+            self._launch(current[attempt.run_id], attempt, earlier.get(attempt.run_id, []))
 
     def collect(self) -> None:
         """Metric points of live attempts."""
@@ -234,7 +238,7 @@ class Controller:
                     self._engines[engine].release(attempt_id)
                 released.append(attempt_id)
             self._stops_sent.pop(attempt_id, None)
-            self._noted.pop(attempt_id, None)
+            self._recorder.forget(attempt_id)
         now = self._clock.now()
         with self._db.write() as tx:
             self._lease.beat(tx)
@@ -266,8 +270,7 @@ class Controller:
     def _launch(self, run: RunRecord, attempt: AttemptRecord, earlier: Sequence[Exit]) -> None:
         now = self._clock.now()
         try:
-            with self._db.read() as tx:
-                secrets = self._seal.open(tx, run.id)
+            secrets = self._open_secrets(run)
             engine = self._engines[attempt.engine]
             engine.launch(
                 render_launch(run, attempt, secrets, engine_type=engine.type, inherited=os.environ, now=now),
@@ -277,7 +280,20 @@ class Controller:
         except (WindlassError, OSError) as error:
             message = error.message if isinstance(error, WindlassError) else str(error)
             decision = decide_failed_launch(run, message, earlier, now=now, jitter=self._jitter.random())
-            self._commit([(run, attempt, Observation(phase=Phase.ABSENT), [decision])], now)
+            self._record(
+                [Work(run=run, attempt=attempt, seen=Observation(phase=Phase.ABSENT), decisions=[decision])], now
+            )
+
+    def _open_secrets(self, run: RunRecord) -> dict[str, str]:
+        if not run.spec_data.get("secrets"):
+            return {}
+        with self._db.read() as tx:
+            return self._seal.open(tx, run.id)
+
+    def _record(self, work: Sequence[Work], now: float) -> None:
+        self._recorder.record(work, now)
+        if any(_blames_a_node(decision) for item in work for decision in item.decisions):
+            self._inventory.hurry()
 
     def _stop(self, attempt: AttemptRecord, decision: StopAttempt) -> None:
         if not is_news(decision, self._stops_sent.get(attempt.id)):
@@ -295,62 +311,6 @@ class Controller:
             store.record_event(
                 tx, attempt.run_id, EventKind.PREEMPTING, at=self._clock.now(), attempt=attempt.number, message=message
             )
-
-    def _commit(self, work: Sequence[tuple[RunRecord, AttemptRecord, Observation, list[Decision]]], now: float) -> None:
-        notes = [(attempt, note) for _, attempt, seen, _ in work if (note := self._note(attempt, seen, len(work), now))]
-        changes = [item for item in work if any(isinstance(d, MarkRunning | EndAttempt) for d in item[3])]
-        if not notes and not changes:
-            return
-        last_points = self._last_points(changes)
-        with self._db.write() as tx:
-            self._lease.beat(tx)
-            for attempt, note in notes:
-                if environment := note.pop("environment", None):
-                    note["environment_digest"] = store.put_environment(tx, environment)
-                store.update_attempt(tx, attempt.id, **note)
-            for run, attempt, _, decisions in changes:
-                with commit.on_its_own(tx, run.id):
-                    for decision in decisions:
-                        if isinstance(decision, MarkRunning):
-                            commit.commit_running(tx, run, attempt, decision, now=now)
-                        elif isinstance(decision, EndAttempt):
-                            # The last points first: whoever sees the end sees them too.
-                            commit_spooled(tx, last_points.get(attempt.id, []))
-                            commit.commit_end(tx, run, attempt, decision, self._prices, now=now)
-        if any(_blames_a_node(decision) for *_, decisions in changes for decision in decisions):
-            self._inventory.hurry()
-
-    def _last_points(
-        self, changes: Sequence[tuple[RunRecord, AttemptRecord, Observation, list[Decision]]]
-    ) -> dict[str, list[Spooled]]:
-        ending = [item for item in changes if any(isinstance(decision, EndAttempt) for decision in item[3])]
-        if not ending:
-            return {}
-        with self._db.read() as tx:
-            positions = load_positions(tx, [run.id for run, _, _, _ in ending])
-        return {
-            attempt.id: list(read_spools(run.id, attempt.id, seen.log_dirs or attempt.log_dirs, positions, drain=True))
-            for run, attempt, seen, _ in ending
-        }
-
-    def _note(self, attempt: AttemptRecord, seen: Observation, live: int, now: float) -> dict[str, Any]:
-        """What is worth keeping of an observation besides the state. Usage less often when many report it."""
-        note: dict[str, Any] = {}
-        unknown = seen.phase is Phase.UNKNOWN
-        if unknown != (attempt.unknown_since is not None):
-            note["unknown_since"] = now if unknown else None
-        detail = seen.detail or (self._inventory.why_away(attempt.engine) or None if unknown else None)
-        if detail != attempt.detail:
-            note["detail"] = storable(detail)
-        if seen.log_dirs and seen.log_dirs != attempt.log_dirs:
-            note["log_dirs"] = list(seen.log_dirs)
-        if seen.environment is not None and attempt.environment_digest is None:
-            note["environment"] = storable(seen.environment)
-        due = now - self._noted.get(attempt.id, 0.0) >= max(1.0, live / 50)
-        if seen.usage is not None and (due or seen.phase is Phase.ENDED) and seen.usage != attempt.usage:
-            note["usage"] = storable(seen.usage)
-            self._noted[attempt.id] = now
-        return note
 
     def _close_engines(self) -> None:
         for engine in self._engines.values():

@@ -46,7 +46,7 @@ def migrate(db: Database) -> None:
 def _check_readable(db: Database, current: str) -> None:
     with db.read() as connection:
         oldest = connection.execute(select(func.max(schema_readers.c.oldest))).scalar_one()
-    if HEAD < oldest:
+    if oldest is None or HEAD < oldest:
         raise Conflict(
             f"the database has schema {current}, which servers below {oldest} cannot use; this one knows {HEAD}",
             hint="it was used by a newer Windlass: install that version, or use another database",

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, func, insert, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, func, insert, select, tuple_, update
 
 from windlass.core.errors import Conflict
 from windlass.core.exits import Exit
@@ -195,6 +195,12 @@ def insert_attempt(tx: Connection, run: RunRecord, placement: Placement, *, now:
 
 def update_attempt(tx: Connection, attempt_id: str, **changes: Any) -> None:
     tx.execute(update(attempts).where(attempts.c.id == attempt_id).values(**changes))
+
+
+def update_usages(tx: Connection, usages: Mapping[str, Any]) -> None:
+    if usages:
+        change = update(attempts).where(attempts.c.id == bindparam("key")).values(usage=bindparam("value"))
+        tx.execute(change, [{"key": attempt_id, "value": usage} for attempt_id, usage in usages.items()])
 
 
 def end_attempt(

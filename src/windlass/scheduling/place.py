@@ -7,6 +7,7 @@ behind it waiting, so nothing is overtaken for ever.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from heapq import nsmallest
 
 from windlass.core.resources import Node, NodeShare, Placement, Resources
 from windlass.scheduling.types import ClusterSnapshot, PlacementDecision, WaitingRun
@@ -24,7 +25,14 @@ class FreeNode:
     gpu_indices: list[int] = field(default_factory=list)
 
     def fits(self, wanted: Resources, engines: frozenset[str] | None = None) -> bool:
-        return (engines is None or self.node.engine in engines) and not self.shortage(wanted)
+        """Whether there is room for one node's share; says the same as `shortage`, sooner."""
+        return (
+            (engines is None or self.node.engine in engines)
+            and wanted.cpus <= self.cpus + _EPSILON
+            and wanted.memory_bytes <= self.memory_bytes
+            and wanted.gpus <= len(self.gpu_indices)
+            and not (wanted.gpu_type and wanted.gpus and wanted.gpu_type != self.node.gpu_type)
+        )
 
     def shortage(self, wanted: Resources) -> list[str]:
         """What is missing here for one node's share, in words; empty when it fits."""
@@ -115,8 +123,10 @@ def _place_gang(run: WaitingRun, free: list[FreeNode]) -> Placement | None:
         if len(fitting) < wanted.nodes:
             continue
         # Best fit: the fullest nodes first, so that large holes stay whole.
-        fitting.sort(key=lambda n: (len(n.gpu_indices), n.cpus, n.memory_bytes, n.node.name))
-        return Placement(engine=engine, shares=tuple(node.take(wanted) for node in fitting[: wanted.nodes]))
+        chosen = nsmallest(
+            wanted.nodes, fitting, key=lambda n: (len(n.gpu_indices), n.cpus, n.memory_bytes, n.node.name)
+        )
+        return Placement(engine=engine, shares=tuple(node.take(wanted) for node in chosen))
     return None
 
 

@@ -84,6 +84,7 @@ def compose(settings: Settings, *, open_engines: OpenEngines | None = None, cloc
         home=str(settings.home),
         started_at=clock.now(),
         controller_state=state_of_controller,
+        pass_times_s=controller.pass_times_s if controller else lambda: (),
     )
     app = create_app(services) if settings.role is not Role.CONTROLLER else None
     return Parts(db=db, services=services, app=app, controller=controller)

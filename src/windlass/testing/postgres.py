@@ -48,6 +48,12 @@ class PostgresServer:
         with self._admin.connect() as connection:
             connection.execute(text(f'DROP DATABASE "{database_name(url)}" WITH (FORCE)'))
 
+    def forgo_durability(self) -> None:
+        with self._admin.connect() as connection:
+            for setting in ("fsync", "synchronous_commit"):
+                connection.execute(text(f"ALTER SYSTEM SET {setting} = off"))
+            connection.execute(text("SELECT pg_reload_conf()"))
+
     def close(self) -> None:
         self._admin.dispose()
 
@@ -64,8 +70,9 @@ def database_name(url: str) -> str:
 
 
 @contextlib.contextmanager
-def running_postgres() -> Iterator[PostgresServer]:
-    """A server that is gone, with its data, when the block ends. Raises PostgresUnavailable if there is none to run."""
+def running_postgres(*, durable: bool = False) -> Iterator[PostgresServer]:
+    """A server that is gone, with its data, when the block ends. Raises PostgresUnavailable if there is none to run.
+    Only a durable one costs what a real one costs."""
     folder = Path(tempfile.mkdtemp(prefix="windlass-pg-"))
     try:
         embedded = _start(folder / "data")
@@ -73,10 +80,8 @@ def running_postgres() -> Iterator[PostgresServer]:
         try:
             server = PostgresServer(embedded.get_uri())
             try:
-                with server._admin.connect() as connection:
-                    connection.execute(text("ALTER SYSTEM SET fsync = off"))
-                    connection.execute(text("ALTER SYSTEM SET synchronous_commit = off"))
-                    connection.execute(text("SELECT pg_reload_conf()"))
+                if not durable:
+                    server.forgo_durability()
                 yield server
             finally:
                 server.close()

@@ -26,6 +26,7 @@ class Info(Wire):
     auth: bool
     pid: int
     started_at: float
+    pass_ms: list[float] = Field(default_factory=list, description="the last passes of this process's controller")
 
 
 class NodeRun(Wire):

@@ -29,6 +29,7 @@ def info(services: Context) -> Info:
         auth=services.token is not None,
         pid=os.getpid(),
         started_at=services.started_at,
+        pass_ms=[round(1000 * took_s, 3) for took_s in services.pass_times_s()],
     )
 
 

@@ -1,0 +1,127 @@
+"""Writing down what a pass has found out and decided: notes about attempts, their usage, beginnings and ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection
+
+from windlass.controller import commit
+from windlass.controller.collecting import Spooled, commit_spooled, read_spools
+from windlass.controller.decide import Decision, EndAttempt, MarkRunning
+from windlass.controller.lease import ShardLeases
+from windlass.core.storable import storable
+from windlass.db.database import Database
+from windlass.engines.contract import Observation, Phase
+from windlass.runs import store
+from windlass.runs.records import AttemptRecord, RunRecord
+from windlass.tenancy.prices import PriceBook
+from windlass.tracking.store import load_positions
+
+MOST_USAGES = 50  # written in one pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """One live attempt in one pass."""
+
+    run: RunRecord
+    attempt: AttemptRecord
+    seen: Observation
+    decisions: Sequence[Decision]
+
+    @property
+    def changes(self) -> list[MarkRunning | EndAttempt]:
+        return [decision for decision in self.decisions if isinstance(decision, MarkRunning | EndAttempt)]
+
+    @property
+    def ends(self) -> bool:
+        return any(isinstance(decision, EndAttempt) for decision in self.decisions)
+
+
+class Recorder:
+    """Not thread-safe: one controller loop owns it. What it remembers spares writing, no more."""
+
+    def __init__(self, db: Database, lease: ShardLeases, prices: PriceBook, why_away: Callable[[str], str]) -> None:
+        self._db = db
+        self._lease = lease
+        self._prices = prices
+        self._why_away = why_away
+        self._noted: dict[str, float] = {}
+
+    def record(self, work: Sequence[Work], now: float) -> None:
+        notes = {item.attempt.id: note for item in work if (note := self._note(item, now))}
+        usages = self._usages_due(work, now)
+        if notes or usages:
+            with self._db.write() as tx:
+                self._lease.beat(tx)
+                for attempt_id, note in notes.items():
+                    if environment := note.pop("environment", None):
+                        note["environment_digest"] = store.put_environment(tx, environment)
+                    store.update_attempt(tx, attempt_id, **note)
+                store.update_usages(tx, usages)
+        changing = [item for item in work if item.changes]
+        points = self._last_points([item for item in changing if item.ends])
+        steps = [(item.run.id, self._step(item, points.get(item.attempt.id, []), now)) for item in changing]
+        commit.commit_each(self._db, self._lease, steps)
+
+    def forget(self, attempt_id: str) -> None:
+        self._noted.pop(attempt_id, None)
+
+    def _step(self, item: Work, points: Sequence[Spooled], now: float) -> Callable[[Connection], None]:
+        def apply(tx: Connection) -> None:
+            for decision in item.changes:
+                if isinstance(decision, MarkRunning):
+                    commit.commit_running(tx, item.run, item.attempt, decision, now=now)
+                else:
+                    # The last points first: whoever sees the end sees them too.
+                    commit_spooled(tx, points)
+                    commit.commit_end(tx, item.run, item.attempt, decision, self._prices, now=now)
+
+        return apply
+
+    def _last_points(self, ending: Sequence[Work]) -> dict[str, list[Spooled]]:
+        if not ending:
+            return {}
+        with self._db.read() as tx:
+            positions = load_positions(tx, [item.run.id for item in ending])
+        return {
+            item.attempt.id: list(
+                read_spools(
+                    item.run.id, item.attempt.id, item.seen.log_dirs or item.attempt.log_dirs, positions, drain=True
+                )
+            )
+            for item in ending
+        }
+
+    def _usages_due(self, work: Sequence[Work], now: float) -> dict[str, Any]:
+        """The newest usage of some: of those that end, and of those whose turn it is. With many live attempts each has
+        its turn less often, so that a pass never has more than a few to write."""
+        changed = [item for item in work if item.seen.usage is not None and item.seen.usage != item.attempt.usage]
+        ending = [item for item in changed if item.seen.phase is Phase.ENDED]
+        going_on = [item for item in changed if item.seen.phase is not Phase.ENDED and now - self._last(item) >= 1.0]
+        going_on.sort(key=self._last)
+        chosen = {item.attempt.id: storable(item.seen.usage) for item in ending + going_on[:MOST_USAGES]}
+        self._noted |= dict.fromkeys(chosen, now)
+        return chosen
+
+    def _last(self, item: Work) -> float:
+        return self._noted.get(item.attempt.id, 0.0)
+
+    def _note(self, item: Work, now: float) -> dict[str, Any]:
+        """What is worth keeping of an observation besides the state and the usage."""
+        attempt, seen = item.attempt, item.seen
+        note: dict[str, Any] = {}
+        unknown = seen.phase is Phase.UNKNOWN
+        if unknown != (attempt.unknown_since is not None):
+            note["unknown_since"] = now if unknown else None
+        detail = seen.detail or (self._why_away(attempt.engine) if unknown else None) or None
+        if detail != attempt.detail:
+            note["detail"] = storable(detail)
+        if seen.log_dirs and seen.log_dirs != attempt.log_dirs:
+            note["log_dirs"] = list(seen.log_dirs)
+        if seen.environment is not None and attempt.environment_digest is None:
+            note["environment"] = storable(seen.environment)
+        return note

@@ -4,11 +4,13 @@
     torchrun --nproc-per-node 2 train.py   # the same script without Windlass
     python train.py                        # or alone
 
-Reads from top to bottom: settings, data, model, training, and a sample of what was learned.
+Reads from top to bottom: settings, data, model, saving, training, and a sample of what was learned. It saves with plain
+`torch.save` every now and then; an attempt after the first goes on from there, to the same end.
 """
 
 import math
 import os
+import time
 from pathlib import Path
 
 import torch
@@ -29,6 +31,8 @@ LAYERS = int(job.params.get("layers", 3))
 HEADS = 4
 LR = float(job.params.get("lr", 3e-3))
 WARMUP = 30
+SAVE_EVERY = int(job.params.get("save_every", 100))
+PACE_S = float(job.params.get("pace", 0))  # a rest after every step, to look on
 SEED = job.seed if job.seed is not None else 1
 
 torch.set_num_threads(1)  # one core a process
@@ -42,7 +46,12 @@ if distributed:
 text = torch.tensor(list((Path(__file__).parent / "text.txt").read_bytes()))
 cut = len(text) * 9 // 10
 training, held_out = text[:cut], text[cut:]
-draw = torch.Generator().manual_seed(SEED * 1000 + job.rank)  # each process sees other sequences
+draw = torch.Generator()
+
+
+def turn_to(step: int) -> None:
+    """What is drawn depends on the step and the process alone, so that a later attempt draws the same."""
+    draw.manual_seed((SEED * 1_000_003 + step) * 1009 + job.rank)
 
 
 def batch_of(source: Tensor, size: int) -> tuple[Tensor, Tensor]:
@@ -97,6 +106,27 @@ if job.is_main:
     size = sum(parameter.numel() for parameter in plain.parameters())
     print(f"{size:,} parameters, {len(training):,} bytes to learn from, {job.world_size} processes")
 
+# ---- saving ----------------------------------------------------------------------------------------------------------
+
+saved = Path(str(job.params.get("save_to") or job.output_dir)) / "last.pt"
+
+
+def save(step: int) -> None:
+    """Whole or not at all: a file that is being written has another name."""
+    state = {"step": step, "model": plain.state_dict(), "optimizer": optimizer.state_dict()}
+    torch.save(state, saved.with_suffix(".part"))
+    saved.with_suffix(".part").replace(saved)
+
+
+first = 0
+if saved.exists():
+    state = torch.load(saved)
+    plain.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    first = state["step"]
+    if job.is_main:
+        print(f"going on after step {first}")
+
 # ---- training --------------------------------------------------------------------------------------------------------
 
 
@@ -107,7 +137,8 @@ def lr_at(step: int) -> float:
     return LR * (0.1 + 0.45 * (1 + math.cos(math.pi * (step - WARMUP) / max(1, STEPS - WARMUP))))
 
 
-for step in range(STEPS):
+for step in range(first, STEPS):
+    turn_to(step)
     for group in optimizer.param_groups:
         group["lr"] = lr_at(step)
     loss = loss_of(model, *batch_of(training, BATCH))
@@ -125,11 +156,15 @@ for step in range(STEPS):
             job.log(step + 1, total=STEPS, loss=mean, lr=lr_at(step))
     if job.is_main and (step % 50 == 0 or step == STEPS - 1):
         print(f"step {step + 1:4d}  loss {mean.item():.3f}")
+    if job.is_main and (step + 1) % SAVE_EVERY == 0:
+        save(step + 1)
+    time.sleep(PACE_S)
 
 # ---- what was learned ------------------------------------------------------------------------------------------------
 
 if job.is_main:
     plain.eval()
+    turn_to(STEPS)
     with torch.no_grad():
         unseen = sum(loss_of(plain, *batch_of(held_out, 16)).item() for _ in range(4)) / 4
         job.log(STEPS, total=STEPS, held_out_loss=unseen)
@@ -141,6 +176,7 @@ if job.is_main:
             written = torch.cat([written, torch.multinomial(logits.softmax(-1), 1, generator=draw)[None]], dim=1)
         print("\n" + bytes(written[0].tolist()).decode(errors="replace"))
     torch.save(plain.state_dict(), job.output_dir / "model.pt")
+    saved.unlink(missing_ok=True)  # nothing is left to go on with
 
 if distributed:
     dist.destroy_process_group()

@@ -16,8 +16,12 @@ def is_failure(outcome: Mapping[str, Any]) -> bool:
 
 
 def exit_of(outcomes: Sequence[Mapping[str, Any]]) -> Exit:
-    """The first failure explains the attempt; what the other nodes ended with follows from it."""
+    """The first failure explains the attempt; what the other nodes ended with follows from it. So it does if one node
+    was preempted alone: the others fail for want of it."""
     failures = sorted(filter(is_failure, outcomes), key=_failed_at)
+    preempted = [outcome for outcome in outcomes if outcome["reason"] == ExitReason.PREEMPTED]
+    if preempted and not any(outcome["reason"] == ExitReason.LOST for outcome in failures):
+        failures = preempted
     stopped = [outcome for kind in _STOPPED for outcome in outcomes if outcome["reason"] == kind]
     cause = (failures or stopped or outcomes)[0]
     return Exit(

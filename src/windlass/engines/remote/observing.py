@@ -58,7 +58,7 @@ def decide_observation(
         log_dirs=stored_logs(attempt_id, len(reports)),
         usage=merge_usage([report.usage for report in reports if report.usage is not None]),
         environment=next((report.environment for report in reports if report.environment is not None), None),
-        notice=_notice(reports, lives),
+        notice=None if ended else _notice(reports, lives, known),
         detail=None if ended else _detail(lives),
     )
     failed = next((found for found in known if is_failure(found)), None)
@@ -89,8 +89,12 @@ def _is_running(status: Mapping[str, Any] | None) -> bool:
     return status is not None and status["state"] != "starting"
 
 
-def _notice(reports: Sequence[NodeReport], lives: Sequence[NodeLife]) -> Notice | None:
-    notices = [*(report.notice for report in reports), *(life.notice for life in lives)]
+def _notice(
+    reports: Sequence[NodeReport], lives: Sequence[NodeLife], ended: Sequence[Mapping[str, Any]]
+) -> Notice | None:
+    """Also for a node that was preempted already, before anybody was warned: the others cannot go on without it."""
+    preempted = [Notice(message=found["message"]) for found in ended if found["reason"] == ExitReason.PREEMPTED]
+    notices = [*(report.notice for report in reports), *(life.notice for life in lives), *preempted]
     return min(filter(None, notices), key=lambda notice: notice.deadline or float("inf"), default=None)
 
 

@@ -29,7 +29,7 @@ SEARCH_PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 class NoCode:
     """A CodeStore for runs that bring none."""
 
-    def lay_in(self, digest: str, folder: Path) -> None:
+    def lay_in(self, digest: str, folder: Path) -> None:  # noqa: ARG002
         raise AssertionError("these runs have no code")
 
 

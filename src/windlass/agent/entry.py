@@ -26,9 +26,7 @@ def start(arguments: Sequence[str]) -> Step | None:
         secrets = json.loads(line) if line.strip() else {}
         return functools.partial(supervise, options.node_dir, secrets, None) if _detach() else None
     if options.command == "step":
-        node_dir = step.node_dir(options.attempt_dir, os.environ)
-        secrets = step.take_secrets(os.environ)
-        return functools.partial(supervise, node_dir, secrets, None, step.job_life(os.environ)) if node_dir else None
+        return step.start(options.attempt_dir)
     if not _detach():
         return None
     os.setsid()

@@ -191,7 +191,7 @@ class Watch:
         }
         if exit_code == 0 or self._verdict is not None:
             return
-        if self._wish_is_there() or (signal_number == signal.SIGTERM and self._is_told_too()):
+        if self._wish_is_there() or self._is_told_too():
             self._on_stop()  # the wish was there before its signal: an end that follows from it is no failure
             return
         self._read_all()  # its last words
@@ -206,7 +206,7 @@ class Watch:
         self._stop(verdict, self._plan["grace_s"])
 
     def _is_told_too(self) -> bool:
-        """Whether the signal that a rank died of is on its way to us: a cluster signals processes one by one."""
+        """Whether the signal that a rank ended for is on its way to us: a cluster signals processes one by one."""
         if not self._plan.get("signalled_together"):
             return False
         deadline = time.monotonic() + _TERM_PATIENCE_S

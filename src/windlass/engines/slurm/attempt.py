@@ -16,6 +16,7 @@ from windlass.engines.folders.node import NodeFolder
 from windlass.engines.folders.plans import attempt_dir
 
 SCRIPT = "job.sh"
+SLURM_LOG = "slurm.log"
 _JOB = "job.json"  # written after submission; without it, a job may or may not exist
 _VERDICT = "verdict.json"  # the ends of nodes that left none themselves; stands against whatever they may still write
 _RELEASED = "released.json"
@@ -84,6 +85,13 @@ class Attempt:
         for node in self.nodes:
             with contextlib.suppress(FileNotFoundError):
                 write_json(str(node.path / _LOOK), {})
+
+    def last_words(self) -> str:
+        """The end of what Slurm and the agent had to say outside of any rank's log."""
+        with contextlib.suppress(FileNotFoundError):
+            lines = (self.path / SLURM_LOG).read_text(errors="replace").strip().splitlines()
+            return lines[-1][:400] if lines else ""
+        return ""
 
     def release(self) -> None:
         write_json(str(self.path / _RELEASED), {})

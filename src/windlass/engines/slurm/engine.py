@@ -240,12 +240,11 @@ class SlurmEngine:
 
     def _conclude(self, attempt: Attempt, view: JobView) -> None:
         """Put an end on record for nodes that can leave none any more, once their folders had time to show theirs."""
-        past_life = any(
-            status is not None and is_past_life(status, view)
-            for node in attempt.nodes
-            if attempt.node_end(node) is None and (status := node.status()) is not None
-        )
-        if view.standing is not Standing.OVER and not past_life:
+        statuses = [status for node in attempt.nodes if (status := node.status()) is not None]
+        requeued = any(is_past_life(status, view) for status in statuses)
+        if requeued:
+            self._watcher.cancel(attempt.token)  # its next life would only find that the attempt has been
+        if view.standing is not Standing.OVER and not requeued:
             attempt.over_since = None
             return
         now = time.monotonic()
@@ -254,11 +253,10 @@ class SlurmEngine:
         attempt.look_anew()
         if now - attempt.over_since < self._config.settle_s or self._all_ended(attempt):
             return
-        if past_life:
-            attempt.decide_ends(ExitReason.LOST, "Slurm requeued its job", self._clock.now())
-            self._watcher.cancel(attempt.token)
-        else:
-            attempt.decide_ends(view.reason, view.message, self._clock.now())
+        reason, message = (ExitReason.LOST, "Slurm requeued its job") if requeued else (view.reason, view.message)
+        if view.is_unexplained and (said := attempt.last_words()):
+            message += f": {said}"
+        attempt.decide_ends(reason, message, self._clock.now())
 
     def _wants_explanation(self, attempt: Attempt) -> bool:
         """A supervisor told to stop from outside cannot know by whom. Slurm does, but says so a moment later."""
@@ -271,10 +269,8 @@ class SlurmEngine:
         started_at = status["started_at"] if status is not None else None
         if end is not None and needs_explanation(end, node.wish()):
             waited_s = self._clock.now() - end["ended_at"]
-            if view.standing is Standing.OVER or waited_s > _EXPLANATION_PATIENCE_S:
-                end = explain_end(end, None, view)
-            else:
-                end = None
+            is_told = view.standing is Standing.OVER or (status is not None and is_past_life(status, view))
+            end = explain_end(end, view) if is_told or waited_s > _EXPLANATION_PATIENCE_S else None
         if end is not None:
             phase, started_at = Phase.ENDED, end["started_at"]
         elif status is not None:

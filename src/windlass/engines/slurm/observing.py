@@ -49,6 +49,10 @@ class JobView:
     state: str = ""
     lives: Mapping[str, int] | None = None  # per job that is not over, how often Slurm has started it again
 
+    @property
+    def is_unexplained(self) -> bool:
+        return self.standing is Standing.OVER and self.state != "NODE_FAIL" and self.state not in _SAYINGS
+
 
 def view_jobs(
     rows: Sequence[JobRow], *, past: PastJob | None, submitted_as: str | None, nodes: Sequence[NodeRow]
@@ -99,9 +103,9 @@ def is_past_life(status: Mapping[str, Any], view: JobView) -> bool:
     return restarts is not None and restarts > int(job.get("restarts", 0))
 
 
-def explain_end(outcome: Mapping[str, Any], wish: Mapping[str, Any] | None, view: JobView) -> Mapping[str, Any]:
+def explain_end(outcome: Mapping[str, Any], view: JobView) -> Mapping[str, Any]:
     """A supervisor that was told to stop by nobody we know takes it for a preemption. Slurm knows better."""
-    if not needs_explanation(outcome, wish) or view.standing is not Standing.OVER or view.state not in _SAYINGS:
+    if view.standing is not Standing.OVER or view.state not in _SAYINGS:
         return outcome
     return {**outcome, "reason": view.reason.value, "message": f"{view.message}; {outcome['message']}"}
 

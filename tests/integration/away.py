@@ -46,11 +46,11 @@ class Away:
             self.run_id: str = client.post("/api/runs", json={"spec": spec}).json()["id"]
         self._attempts = 0
 
-    def start_server(self) -> ServerProcess:
+    def start_server(self, **environ: str) -> ServerProcess:
         self.server = start_server(
             self.folder / "home",
             arguments=["--role", "api", "--port", str(self.port)],
-            environ={"WINDLASS_DATABASE_URL": self.database_url},
+            environ={"WINDLASS_DATABASE_URL": self.database_url, **environ},
         )
         return self.server
 
@@ -92,6 +92,7 @@ class Away:
         environ: Mapping[str, str] | None = None,
         arguments: tuple[str, ...] = (),
         python: str = sys.executable,
+        within: tuple[str, ...] = (),
         user: int | None = None,
     ) -> subprocess.Popen[bytes]:
         told = render_node_environ(
@@ -102,7 +103,7 @@ class Away:
         bare = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
         with (self.folder / f"relay-{len(self.relays)}.log").open("wb") as log:
             process = subprocess.Popen(
-                [python, "-c", render_bootstrap(), *arguments],
+                [*within, python, "-c", render_bootstrap(), *arguments],
                 env={**bare, "TMPDIR": str(scratch), **told, **(environ or {})},
                 stdin=subprocess.DEVNULL,
                 stderr=log,

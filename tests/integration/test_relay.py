@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -182,6 +183,39 @@ def test_a_node_works_for_an_ordinary_user_with_one_writable_folder(nodes: Away)
     assert not list(home.glob("windlass-*"))
 
 
+ORPHANS = """
+import os, subprocess, sys, time
+for _ in range(5):
+    if os.fork() == 0:
+        if os.fork() == 0:
+            time.sleep(0.05)
+        os._exit(0)
+    os.wait()
+print("pid of the first process:", open("/proc/1/cmdline").read().split("\\0")[-2], flush=True)
+time.sleep(600)
+"""
+
+
+def test_the_relay_can_be_a_container_s_first_process(nodes: Away) -> None:
+    within = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
+    if subprocess.run([*within, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("this user may not make a namespace for processes")
+    attempt = nodes.prepare("python", "-c", ORPHANS)
+    outside = nodes.start(attempt, within=within)
+    await_that(lambda: len(nodes.texts(attempt)) == 1, nodes.describe)
+    assert nodes.texts(attempt) == ["pid of the first process: relay"]
+    (first,) = kernel.children(outside.pid)
+
+    def zombies() -> list[int]:
+        found = [kernel.stat(pid) for pid in kernel.descendants(first)]
+        return [stat.pid for stat in found if stat is not None and stat.state == "Z"]
+
+    await_that(lambda: zombies() == [])
+    os.kill(first, signal.SIGTERM)
+    outside.wait(40)
+    assert nodes.outcome(attempt)["reason"] == "preempted"
+
+
 # ---- a server that is not always there ------------------------------------------------------------
 
 TALKATIVE = """
@@ -210,6 +244,26 @@ def test_nothing_is_lost_or_doubled_while_the_server_comes_and_goes(nodes: Away)
         query = select(points.c.step, points.c.value).where(points.c.run_id == nodes.run_id).order_by(points.c.seq)
         found = [tuple(row) for row in tx.execute(query)]
     assert found == [(step, float(step)) for step in range(0, 10_000, 10)]
+
+
+def test_a_server_that_dies_at_every_few_writes_gets_everything_once(nodes: Away) -> None:
+    attempt = nodes.prepare("python", "-c", TALKATIVE)
+    nodes.server.kill()
+    relay = nodes.start(attempt)
+    deaths = 0
+    while relay.poll() is None and deaths < 60:
+        if nodes.server.process.poll() is not None:
+            deaths += 1
+            moment = ("before", "after")[deaths % 2]
+            with contextlib.suppress(RuntimeError):  # it may die before it says that it is ready
+                nodes.start_server(WINDLASS_FAULT_COMMIT=f"{2 + deaths % 3}:{moment}")
+        time.sleep(0.01)
+    assert relay.wait(60) == 0, nodes.describe()
+    assert deaths > 3
+    assert nodes.texts(attempt) == [f"line {step}" for step in range(10_000)]
+    with nodes.db.read() as tx:
+        found = list(tx.execute(select(points.c.step).order_by(points.c.seq)).scalars())
+    assert found == list(range(0, 10_000, 10))
 
 
 @pytest.mark.slow

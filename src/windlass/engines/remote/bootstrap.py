@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 # Standard library only, and short: it is part of every pod. The server may not be there yet, so it asks until it is.
+# A container's first process ignores SIGTERM unless it says otherwise.
 _PROGRAM = """\
-import io, os, sys, tempfile, time, urllib.request, zipfile
+import http.client, io, os, signal, sys, tempfile, time, urllib.request, zipfile
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 home = os.environ.get("WINDLASS_NODE_HOME")
 if home:
     os.makedirs(home, exist_ok=True)
@@ -16,7 +18,7 @@ while True:
     try:
         data = direct.open(url, timeout=30).read()
         break
-    except OSError as error:
+    except (OSError, http.client.HTTPException) as error:
         sys.stderr.write("windlass: %s: %s\\n" % (url, error))
         time.sleep(pause_s)
         pause_s = min(5.0, pause_s * 2)

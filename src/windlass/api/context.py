@@ -9,12 +9,14 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from windlass.api.arrivals import Arrivals
 from windlass.blobs.contract import Blobs
 from windlass.core.clock import Clock
 from windlass.core.errors import Unauthorized
 from windlass.db.database import Database
 from windlass.nodes.service import NodeService
 from windlass.runs.service import RunService
+from windlass.wire.checks import CheckView
 
 
 @dataclass(slots=True, kw_only=True)
@@ -29,6 +31,8 @@ class Services:
     started_at: float
     controller_state: Callable[[], str]  # active, standby or absent
     pass_times_s: Callable[[], Sequence[float]] = field(default=lambda: ())  # of the controller's last passes
+    checks: Callable[[], list[CheckView]] = field(default=list)  # what `doctor` asks the server
+    arrivals: Arrivals = field(default_factory=Arrivals)
     closing: bool = field(default=False)  # set on shutdown: streams end themselves
 
 

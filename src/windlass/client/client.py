@@ -16,6 +16,7 @@ from windlass.core.home import default_home
 if TYPE_CHECKING:
     from windlass.client.run import Run
     from windlass.client.submission import Secrets, Submission
+    from windlass.wire.checks import CheckView
     from windlass.wire.cluster import ClusterView, Health, Info
     from windlass.wire.runs import RunSummary
     from windlass.wire.spec import RunSpec
@@ -167,6 +168,12 @@ class Client:
         from windlass.wire.cluster import Info
 
         return Info.model_validate(self.transport.get("/api/info"))
+
+    def doctor(self) -> Sequence[CheckView]:
+        """What the server finds when it looks at its database, blobs, engines and clocks."""
+        from windlass.wire.checks import CheckView
+
+        return [CheckView.model_validate(item) for item in self.transport.get("/api/doctor")]
 
     def health(self) -> Health:
         from windlass.wire.cluster import Health

@@ -28,6 +28,7 @@ from windlass.runs.service import RunService
 from windlass.server import engines as configured
 from windlass.server.homefolder import load_token
 from windlass.server.settings import Role, Settings
+from windlass.wire.checks import CheckView
 
 OpenEngines = Callable[[Callable[[], None]], Mapping[str, Engine]]
 
@@ -64,6 +65,11 @@ def compose(settings: Settings, *, open_engines: OpenEngines | None = None, cloc
         with db.read() as tx:
             return controller_state(tx, holder)
 
+    def checks() -> list[CheckView]:
+        from windlass.server.checks import run_checks  # seldom asked for: not at every start
+
+        return run_checks(settings, db, blobs, seal, clock, os.environ)
+
     runs = RunService(
         db,
         blobs,
@@ -84,6 +90,7 @@ def compose(settings: Settings, *, open_engines: OpenEngines | None = None, cloc
         home=str(settings.home),
         started_at=clock.now(),
         controller_state=state_of_controller,
+        checks=checks,
         pass_times_s=controller.pass_times_s if controller else lambda: (),
     )
     app = create_app(services) if settings.role is not Role.CONTROLLER else None

@@ -8,6 +8,7 @@ from fastapi import APIRouter
 
 import windlass
 from windlass.api.context import Context
+from windlass.wire.checks import CheckView
 from windlass.wire.cluster import ClusterView, Health, Info
 
 open_router = APIRouter(tags=["server"])
@@ -31,6 +32,12 @@ def info(services: Context) -> Info:
         started_at=services.started_at,
         pass_ms=[round(1000 * took_s, 3) for took_s in services.pass_times_s()],
     )
+
+
+@router.get("/doctor")
+def doctor(services: Context) -> list[CheckView]:
+    """Whether database, blobs, engines and clocks are as they should be. May take seconds where they are not."""
+    return services.checks()
 
 
 @router.get("/cluster")

@@ -16,7 +16,6 @@ NODE_RANK = f"{PREFIX}node-rank"
 TARGET = f"{PREFIX}node"  # an annotation: the machine that the scheduler of ours chose
 MANAGED_BY = "app.kubernetes.io/managed-by"
 JOB_INDEX = "batch.kubernetes.io/job-completion-index"
-JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
 
 _LONGEST_LABEL = 63
 _LABEL = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")

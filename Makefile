@@ -11,7 +11,7 @@ DEMO_HOME ?= $(CURDIR)/.demo-home
 WORKERS ?= 2
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-.PHONY: help setup setup-dev demo test test-fast test-slow check format bench bench-quick clean
+.PHONY: help setup setup-dev demo test test-fast test-slow test-kubernetes check format bench bench-quick clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -49,6 +49,10 @@ test-fast: setup-dev ## the inner loop: no servers, no PyTorch
 
 test-slow: setup-dev ## crash sweeps, fuzzing, load
 	$(PYTEST) -m slow tests
+
+test-kubernetes: setup-dev ## the Kubernetes engine on a real control plane; builds that once (10 minutes)
+	tools/kubernetes/build.sh
+	$(BIN)/python -m pytest -m kubernetes tests
 
 check: setup-dev ## format, lint, types, import rules
 	$(BIN)/ruff format --check .

@@ -61,7 +61,7 @@ class KubernetesEngine:
         if server_url is None:
             raise InvalidInput(
                 f"engine '{context.name}': where pods reach this server is not known",
-                hint="set `server_url` of the engine or `public_url` of the server",
+                hint="set `server_url` of the engine, or `server.url`",
             )
         self.name = context.name
         self._config = config

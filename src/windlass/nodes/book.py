@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
+
+from sqlalchemy import Row
 
 from windlass.core.clock import Clock
 from windlass.db.database import Database
@@ -12,6 +15,8 @@ from windlass.nodes import store
 from windlass.nodes.tokens import NodeTokens
 from windlass.runs.sealing import Seal
 
+_MOST_KNOWN = 50_000
+
 
 class DatabaseNodeBook:
     def __init__(self, db: Database, seal: Seal, clock: Clock) -> None:
@@ -19,6 +24,7 @@ class DatabaseNodeBook:
         self._seal = seal
         self._clock = clock
         self._tokens = NodeTokens(seal)
+        self._known: dict[store.NodeKey, tuple[int, NodeReport]] = {}  # spares reading; losing it costs time only
 
     def prepare(self, attempt_id: str, plans: Sequence[Mapping[str, Any]], secrets: Mapping[str, str]) -> None:
         sealed = self._seal.wrap(secrets)
@@ -29,24 +35,37 @@ class DatabaseNodeBook:
         return self._tokens.token(attempt_id, node_rank)
 
     def load(self, attempt_ids: Sequence[str]) -> Mapping[str, Sequence[NodeReport]]:
-        if not attempt_ids:
-            return {}
+        """Only what has changed since it was last asked for is read: a thousand nodes' reports are megabytes."""
         found: dict[str, list[NodeReport]] = {}
+        if not attempt_ids:
+            return found
         with self._db.read() as tx:
-            rows = store.load_reports(tx, attempt_ids)
-        for row in rows:
-            report = NodeReport(
-                node_rank=row.node_rank,
-                reported_at=row.reported_at,
-                address=row.address,
-                status=row.status,
-                outcome=row.outcome,
-                usage=row.usage,
-                environment=row.environment,
-                notice=Notice(**row.notice) if row.notice else None,
-            )
-            found.setdefault(row.attempt_id, []).append(report)
+            versions = store.load_versions(tx, attempt_ids)
+            stale = [key for key, version in versions.items() if not self._knows(key, version.number)]
+            # What a node ran with is most of its report, and stays as it was told.
+            lacking = {key[0] for key in stale if self._environment(key) is None}
+            self._learn(store.load_reports(tx, {key[0] for key in stale} - lacking, with_environment=False))
+            self._learn(store.load_reports(tx, lacking, with_environment=True))
+        for key, version in versions.items():
+            report = replace(self._known[key][1], reported_at=version.reported_at)
+            found.setdefault(key[0], []).append(report)
+        if len(self._known) > _MOST_KNOWN:
+            self._known.clear()
         return found
+
+    def _learn(self, rows: Sequence[Row[Any]]) -> None:
+        for row in rows:
+            key = (row.attempt_id, row.node_rank)
+            environment = row._mapping.get("environment") or self._environment(key)
+            self._known[key] = (row.version, _report(row, environment))
+
+    def _environment(self, key: store.NodeKey) -> Mapping[str, Any] | None:
+        known = self._known.get(key)
+        return known[1].environment if known is not None else None
+
+    def _knows(self, key: store.NodeKey, version: int) -> bool:
+        known = self._known.get(key)
+        return known is not None and known[0] == version
 
     def wish_to_stop(self, attempt_id: str, *, grace_s: float, kind: StopKind, reason: str) -> None:
         wish = {"kind": kind.value, "reason": reason, "grace_s": grace_s}
@@ -56,3 +75,16 @@ class DatabaseNodeBook:
     def close(self, attempt_id: str) -> None:
         with self._db.write() as tx:
             store.close(tx, attempt_id, now=self._clock.now())
+
+
+def _report(row: Row[Any], environment: Mapping[str, Any] | None) -> NodeReport:
+    return NodeReport(
+        node_rank=row.node_rank,
+        reported_at=row.reported_at,
+        address=row.address,
+        status=row.status,
+        outcome=row.outcome,
+        usage=row.usage,
+        environment=environment,
+        notice=Notice(**row.notice) if row.notice else None,
+    )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, Row, and_, func, insert, select, update
 
@@ -33,6 +33,15 @@ class NodeRecord:
     closed_at: float | None
 
 
+NodeKey = tuple[str, int]  # attempt and node rank
+
+
+class Version(NamedTuple):
+    number: int
+    reported_at: float | None  # renewed more often than the number: being heard of is no change
+
+
+_REPORTED = frozenset(("address", "status", "outcome", "usage", "environment", "notice"))
 _COLUMNS = [attempt_nodes.c[field.name] for field in fields(NodeRecord)]
 
 
@@ -60,22 +69,32 @@ def load_nodes(tx: Connection, attempt_id: str, *, lock: bool = False) -> list[N
     return [_record(row) for row in tx.execute(query.with_for_update() if lock else query)]
 
 
-def load_reports(tx: Connection, attempt_ids: Sequence[str]) -> list[Row[Any]]:
-    """What nodes have told; without plans and secrets, which are large."""
+def load_versions(tx: Connection, attempt_ids: Sequence[str]) -> dict[NodeKey, Version]:
+    """Of the nodes of these attempts, in order of their ranks."""
     columns = attempt_nodes.c
-    query = select(
+    query = select(columns.attempt_id, columns.node_rank, columns.version, columns.reported_at)
+    query = query.where(columns.attempt_id.in_(list(attempt_ids))).order_by(columns.attempt_id, columns.node_rank)
+    return {(row.attempt_id, row.node_rank): Version(row.version, row.reported_at) for row in tx.execute(query)}
+
+
+def load_reports(tx: Connection, attempt_ids: Collection[str], *, with_environment: bool) -> Sequence[Row[Any]]:
+    """What the nodes of these attempts have told; without plans and secrets, which are for nodes only."""
+    if not attempt_ids:
+        return []
+    columns = attempt_nodes.c
+    wanted = [
         columns.attempt_id,
         columns.node_rank,
+        columns.version,
         columns.reported_at,
         columns.address,
         columns.status,
         columns.outcome,
         columns.usage,
-        columns.environment,
         columns.notice,
-    )
-    query = query.where(columns.attempt_id.in_(list(attempt_ids))).order_by(columns.attempt_id, columns.node_rank)
-    return list(tx.execute(query))
+        *([columns.environment] if with_environment else []),
+    ]
+    return tx.execute(select(*wanted).where(columns.attempt_id.in_(list(attempt_ids)))).all()
 
 
 def load_addresses(tx: Connection, attempt_id: str) -> list[tuple[str | None, int | None]]:
@@ -85,7 +104,8 @@ def load_addresses(tx: Connection, attempt_id: str) -> list[tuple[str | None, in
 
 
 def update_node(tx: Connection, attempt_id: str, node_rank: int, values: Mapping[str, Any]) -> None:
-    tx.execute(update(attempt_nodes).where(_is(attempt_id, node_rank)).values(**values))
+    changed = {"version": attempt_nodes.c.version + 1} if _REPORTED & values.keys() else {}
+    tx.execute(update(attempt_nodes).where(_is(attempt_id, node_rank)).values(**values, **changed))
 
 
 def wish_to_stop(tx: Connection, attempt_id: str, wish: Mapping[str, Any], *, now: float) -> None:

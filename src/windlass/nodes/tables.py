@@ -20,6 +20,7 @@ attempt_nodes = Table(
     Column("port", Integer),  # free on that node: where ranks meet, if it is node 0
     Column("fetched_at", Seconds),  # the plan was handed out: ranks may run from here on
     Column("reported_at", Seconds),
+    Column("version", Integer, nullable=False, server_default="0"),  # counts changes of what follows
     # The node folder's files of these names.
     Column("status", Json),
     Column("outcome", Json),

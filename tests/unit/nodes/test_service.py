@@ -263,3 +263,26 @@ def test_watched_nodes_send_at_once_and_many_nodes_rarely(meeting: Meeting) -> N
     assert meeting.service.report(meeting.attempt, 0, ReportHead(incarnation="first"), []).pause_s == 0.1
     with meeting.db.read() as tx:
         assert not is_watched(tx, meeting.attempt, now=meeting.clock.now() + 60)
+
+
+def test_a_book_sees_every_change_though_it_reads_only_what_changed(meeting: Meeting) -> None:
+    def load() -> tuple[str | None, str | None, float | None]:
+        report = meeting.book.load([meeting.attempt])[meeting.attempt][0]
+        state = report.status["state"] if report.status else None
+        return state, report.outcome["reason"] if report.outcome else None, report.reported_at
+
+    assert load() == (None, None, None)
+    meeting.hello(0)
+    begun = meeting.clock.now()
+    assert load() == (None, None, begun)
+    meeting.report(0, status=STATUS)
+    assert load() == ("running", None, begun)
+    meeting.clock.advance(60)
+    meeting.report(0)
+    assert load() == ("running", None, begun + 60)
+    meeting.report(0, status={**STATUS, "state": "stopping"})
+    assert load() == ("stopping", None, begun + 60)
+    other = meeting.book.load([meeting.attempt])[meeting.attempt][1]
+    assert other.outcome is None
+    meeting.book.wish_to_stop(meeting.attempt, grace_s=1.0, kind=StopKind.CANCELLED, reason="enough")
+    assert load() == ("stopping", "cancelled", begun + 60)  # it had never got its plan

@@ -19,7 +19,7 @@ from windlass.wire import nodes as wire
 
 _MOST_REPORT_BYTES = 8 << 20
 _HELLO_PATIENCE_S = 10.0
-_HELLO_LOOK_S = (0.02, 0.25)  # at first, and at most
+_HELLO_LOOK_S = (0.05, 1.0)  # at first, and at most
 
 Attempt = Annotated[str, Path(min_length=1, max_length=48, pattern=r"^[0-9A-Za-z._-]+$")]
 Rank = Annotated[int, Path(ge=0, lt=1_000_000)]
@@ -57,11 +57,12 @@ async def hello(attempt: Attempt, rank: Rank, body: wire.Hello, services: Contex
     while True:
         answer = await run_in_threadpool(services.nodes.welcome, attempt, rank, body.incarnation)
         if isinstance(answer, wire.Welcome):
+            services.arrivals.announce(attempt)
             return json_of(answer)
         if services.closing or loop.time() >= deadline:
             patience = wire.Patience(missing=answer[:100])
             return Response(patience.model_dump_json(), status_code=202, media_type="application/json")
-        await asyncio.sleep(pause_s)
+        await services.arrivals.wait(attempt, pause_s)
         pause_s = min(most_s, pause_s * 1.5)
 
 

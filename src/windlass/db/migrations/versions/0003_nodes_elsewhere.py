@@ -24,6 +24,7 @@ def upgrade() -> None:
         sa.Column("port", sa.Integer),
         sa.Column("fetched_at", _Seconds),
         sa.Column("reported_at", _Seconds),
+        sa.Column("version", sa.Integer, nullable=False, server_default="0"),
         sa.Column("status", _Json),
         sa.Column("outcome", _Json),
         sa.Column("usage", _Json),

@@ -89,15 +89,18 @@ def test_an_engine_that_cannot_be_used(
 
 def test_tools_that_are_not_there(sqlite_settings: Settings, tmp_path: Path) -> None:
     config = SlurmConfig(type="slurm", shared_dir=tmp_path, bin_dir=tmp_path / "nowhere")
-    checks = found_by(compose(dataclasses.replace(sqlite_settings, engines={"cluster": config})))
+    checks = found_by(compose(dataclasses.replace(sqlite_settings, engines={"cluster": config}, role=Role.ALL)))
     assert checks["engine.tools"].status == "fail"
     assert "No such file" in checks["engine.tools"].found
     assert checks["engine.folder"].status == "ok"
+    # A server that only answers requests has no business with them.
+    checks = found_by(compose(dataclasses.replace(sqlite_settings, engines={"cluster": config})))
+    assert "engine.tools" not in checks
 
 
 def test_a_cluster_that_cannot_be_found(sqlite_settings: Settings, tmp_path: Path) -> None:
     config = KubernetesConfig(type="kubernetes", kubeconfig=str(tmp_path / "none"))
-    checks = found_by(compose(dataclasses.replace(sqlite_settings, engines={"pods": config})))
+    checks = found_by(compose(dataclasses.replace(sqlite_settings, engines={"pods": config}, role=Role.ALL)))
     assert checks["engine.tools"].status == "fail"
 
 

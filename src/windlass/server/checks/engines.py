@@ -16,7 +16,7 @@ from windlass.core.quantities import format_duration
 from windlass.db.database import Database
 from windlass.scheduling.engines import EngineState, load_engines
 from windlass.scheduling.nodes import nodes
-from windlass.server.settings import Settings
+from windlass.server.settings import Role, Settings
 from windlass.wire.checks import CheckView, Status
 from windlass.wire.engines import EngineConfig
 from windlass.wire.kubernetes import KubernetesConfig
@@ -35,6 +35,7 @@ _RIGHTS = (
     ("delete", "", "pods"),
     ("create", "", "services"),
     ("create", "", "secrets"),
+    ("create", "networking.k8s.io", "networkpolicies"),
     ("list", "", "nodes"),
 )
 
@@ -46,10 +47,11 @@ def check(settings: Settings, db: Database, clock: Clock) -> Iterator[CheckView]
         counts = {row.engine: int(row.total) for row in rows}
     for name, config in settings.engines.items():
         yield _reach(name, config, states.get(name), counts.get(name, 0), clock.now())
-        try:
-            yield from _tools(name, config)
-        except WindlassError as error:
-            yield _line("engine.tools", name, "fail", error.message, error.hint or "")
+        if settings.role is not Role.API:  # which never speaks to an engine, and may not be able to
+            try:
+                yield from _tools(name, config)
+            except WindlassError as error:
+                yield _line("engine.tools", name, "fail", error.message, error.hint or "")
         if config.type in NEED_URL:
             yield _url(name, config, settings.url)
 

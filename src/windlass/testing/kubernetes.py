@@ -147,6 +147,9 @@ class KubernetesCluster:
         self._wait_for_nodes([name] if count == 1 else [f"{name}-{number}" for number in range(count)], node)
         return node
 
+    def node(self, name: str) -> StandInNode:
+        return next(node for node in self._nodes if node.name == name)
+
     def remove_node(self, node: StandInNode) -> None:
         """The machine and the cluster's memory of it."""
         node.stop()

@@ -20,13 +20,15 @@ from windlass.blobs.opening import open_blobs
 from windlass.cli.main import app
 from windlass.core.errors import Conflict, InvalidInput
 from windlass.db.database import Database, sqlite_url
-from windlass.db.migrate import migrate
+from windlass.db.migrate import HEAD, current_revision, migrate
 from windlass.runs.sealing import Seal
 from windlass.runs.service import RunService
-from windlass.runs.tables import attempts
+from windlass.runs.tables import attempts, environments
 from windlass.runs.types import AttemptState
 from windlass.server.backup import format as form
+from windlass.server.backup import writing
 from windlass.server.backup.restoring import Backup, restore
+from windlass.server.backup.schema import upgrade
 from windlass.server.backup.writing import write_backup
 from windlass.tenancy.prices import PriceBook
 from windlass.testing.clock import FakeClock
@@ -226,6 +228,47 @@ def test_what_comes_in_while_it_is_made_is_in_it_whole_or_not_at_all(
     restore(Backup(file), other, blobs)
     assert comparable(rows_of(other)) == comparable(before)
     other.close()
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("kind", ["postgres", "sqlite"])
+@pytest.mark.parametrize("with_tables", [False, True])
+def test_a_backup_of_an_older_version_is_brought_up(
+    new_database: Callable[[str], Database],
+    blobs: LocalBlobs,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    with_tables: bool,
+) -> None:
+    old, new = new_database("sqlite"), new_database(kind)
+    with old.write() as tx:
+        upgrade(tx, "0001")
+        tx.execute(insert(environments).values(digest="d", data={"python": "3.8", "packages": ["ü"]}))
+    with monkeypatch.context() as patch:
+        patch.setattr(writing, "HEAD", "0001")
+        backup = Backup(saved(old, blobs))
+    if with_tables:
+        migrate(new)
+    restore(backup, new, blobs)
+    assert current_revision(new) == HEAD
+    assert rows_of(new)["environments"] == [{"digest": "d", "data": {"python": "3.8", "packages": ["ü"]}}]
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("kind", ["postgres", "sqlite"])
+def test_what_fails_in_the_middle_leaves_nothing(
+    sqlite: Database, blobs: LocalBlobs, filled: str, new_database: Callable[[str], Database], kind: str
+) -> None:
+    def change(name: str, data: bytes) -> bytes:
+        told = json.loads(data) if name == form.CHECKSUMS else None
+        return json.dumps({**told, "rows": {**told["rows"], "events": 3}}).encode() if told else data
+
+    other = new_database(kind)
+    with pytest.raises(InvalidInput, match=r"events has \d+ rows, not 3"):
+        restore(Backup(changed(saved(sqlite, blobs), change)), other, blobs)
+    assert rows_of(other) == {}
+    restore(Backup(saved(sqlite, blobs)), other, blobs)
+    assert comparable(rows_of(other)) == comparable(rows_of(sqlite))
 
 
 # ---- damage --------------------------------------------------------------------------------------------------------

@@ -161,3 +161,29 @@ def test_the_command_tells_what_the_server_finds(
     assert found["server.controller"]["status"] == "fail"  # this one only answers requests
     assert result.exit_code == 1
     assert sys.version.split()[0] in found["local.python"]["found"]
+
+
+def test_the_engines_are_listed(sqlite_settings: Settings) -> None:
+    parts = compose(dataclasses.replace(sqlite_settings, auth=False))
+    now = parts.services.clock.now()
+    with serving(parts) as client:
+        url = str(client.base_url)
+        none = CliRunner().invoke(app, ["--url", url, "engines"])
+        assert (none.exit_code, none.stdout) == (0, "")
+        with parts.db.write() as tx:
+            states = {
+                "here": EngineState(type="local", seen_at=now),
+                "away": EngineState(type="slurm", unreachable_since=now - 3600, message="slurmctld is down"),
+            }
+            commit_engines(tx, states)
+            commit_nodes(tx, "here", [dataclasses.replace(NODE, engine="here")], now=now)
+        shown = CliRunner().invoke(app, ["--url", url, "engines"]).stdout.splitlines()
+    parts.db.close()
+    assert [line.split()[:3] for line in shown] == [
+        ["NAME", "TYPE", "NODES"],
+        ["away", "slurm", "0"],
+        ["here", "local", "1"],
+    ]
+    assert "unreachable for 1h" in shown[1]
+    assert shown[1].endswith("slurmctld is down")
+    assert shown[2].endswith("ok")

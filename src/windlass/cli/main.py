@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from windlass import __version__
-from windlass.cli import backup, cluster, config, control, doctor, listing, logs, server, show, submit, watch
+from windlass.cli import backup, cluster, config, control, doctor, engines, listing, logs, server, show, submit, watch
 from windlass.cli.connection import Connection
 from windlass.core.errors import Ambiguous, InvalidInput, NotFound, ServerUnreachable, WindlassError
 from windlass.core.home import default_home
@@ -64,6 +64,7 @@ app.command(rich_help_panel=_RUNS)(control.clone)
 app.command(rich_help_panel=_SERVER)(server.up)
 app.command(rich_help_panel=_SERVER)(server.down)
 app.command(rich_help_panel=_SERVER)(cluster.cluster)
+app.command(rich_help_panel=_SERVER)(engines.engines)
 app.command(rich_help_panel=_SERVER)(doctor.doctor)
 app.add_typer(config.app, name="server", rich_help_panel=_SERVER)
 app.command(rich_help_panel=_SERVER)(backup.backup)

@@ -27,7 +27,9 @@ def engines(ctx: typer.Context, json: options.Json = False) -> None:
     if not found:
         notice("no controller has opened an engine yet; `windlass doctor` says whether one is active")
         return
-    rows = [[engine.name, engine.type, str(engine.nodes), _state(engine, time.time())] for engine in found]
+    rows: list[list[Cell | str]] = [
+        [engine.name, engine.type, str(engine.nodes), _state(engine, time.time())] for engine in found
+    ]
     say(table(["NAME", "TYPE", "NODES", "STATE"], rows, flexible=3, stream=sys.stdout))
     next_steps("windlass cluster", "windlass doctor")
 

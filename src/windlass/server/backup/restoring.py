@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import IO, Any
 
-from sqlalchemy import Connection, MetaData, Table, func, insert, select, text, update
+from sqlalchemy import Column, Connection, MetaData, Table, func, select, text, update
 
 from windlass.blobs.contract import Blobs
 from windlass.core.errors import Conflict, InvalidInput
@@ -20,11 +20,12 @@ from windlass.db.database import Database
 from windlass.db.migrate import HEAD, current_revision
 from windlass.runs.tables import attempts
 from windlass.server.backup import format as form
+from windlass.server.backup.filling import insert_rows
 from windlass.server.backup.schema import upgrade
 from windlass.server.backup.writing import Progress
 from windlass.tracking.storedlogs import LogPlace, append
 
-_ROWS_AT_ONCE = 1_000
+_ROWS_AT_ONCE = 5_000
 _LOG_BYTES_AT_ONCE = 8 << 20
 
 
@@ -144,8 +145,8 @@ def _insert_tables(tx: Connection, backup: Backup, progress: Progress) -> dict[s
         if table.name not in wanted:
             continue
         count = 0
-        for rows in _batches(backup, table):
-            tx.execute(insert(table), rows)
+        for columns, rows in _batches(backup, table):
+            insert_rows(tx, table, columns, rows)
             count += len(rows)
             progress("rows", done + count, total)
         if count != wanted[table.name]:
@@ -155,11 +156,11 @@ def _insert_tables(tx: Connection, backup: Backup, progress: Progress) -> dict[s
     return wanted
 
 
-def _batches(backup: Backup, table: Table) -> Iterator[list[dict[str, Any]]]:
+def _batches(backup: Backup, table: Table) -> Iterator[tuple[list[Column[Any]], list[dict[str, Any]]]]:
     with gzip.open(backup.open(f"{form.TABLES}{table.name}.jsonl.gz")) as lines:
         columns = form.read_columns(lines, table)  # type: ignore[arg-type]
         while rows := [form.decode_row(line, columns) for line in islice(lines, _ROWS_AT_ONCE)]:
-            yield rows
+            yield columns, rows
 
 
 def _go_on_counting(tx: Connection, table: Table) -> None:

@@ -16,6 +16,7 @@ from windlass.runs.sealing import Seal
 from windlass.runs.service import RunService
 from windlass.tenancy.prices import PriceBook
 from windlass.testing.clock import FakeClock
+from windlass.testing.kubernetes import KubernetesCluster, KubernetesUnavailable, running_kubernetes
 from windlass.testing.postgres import PostgresServer, PostgresUnavailable, running_postgres
 from windlass.testing.slurm import SlurmCluster, SlurmUnavailable, running_slurm
 from windlass.testing.ray import RayCluster, RayUnavailable, running_ray
@@ -63,6 +64,21 @@ def slurm_cluster() -> Iterator[SlurmCluster]:
         if os.environ.get("CI"):
             raise
         pytest.skip(f"no Slurm: {reason}")
+
+
+@pytest.fixture(scope="session")
+def kubernetes_cluster() -> Iterator[KubernetesCluster]:
+    """A control plane and two nodes, n1 and n2, with the rights of an installation."""
+    try:
+        with running_kubernetes() as cluster:
+            cluster.install_rights()
+            for name in ("n1", "n2"):
+                cluster.add_node(name)
+            yield cluster
+    except KubernetesUnavailable as reason:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(f"no Kubernetes: {reason}")
 
 
 @pytest.fixture(scope="session")

@@ -32,12 +32,12 @@ PATIENCE_S = 40.0
 class Away:
     """A server that only answers requests, the engines' book over its database, and the relays that were started."""
 
-    def __init__(self, folder: Path, database_url: str) -> None:
+    def __init__(self, folder: Path, database_url: str, **environ: str) -> None:
         self.folder = folder
         self.database_url = database_url
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self.server = self.start_server()
+        self.server = self.start_server(**environ)
         self.db = Database(database_url)
         self.book = DatabaseNodeBook(self.db, Seal(folder / "home" / "secret.key"), SystemClock())
         self.relays: list[subprocess.Popen[bytes]] = []
@@ -159,8 +159,8 @@ class Away:
 
 
 @contextmanager
-def away(folder: Path, database_url: str) -> Iterator[Away]:
-    found = Away(folder, database_url)
+def away(folder: Path, database_url: str, **environ: str) -> Iterator[Away]:
+    found = Away(folder, database_url, **environ)
     try:
         yield found
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
@@ -19,6 +20,8 @@ from tests.integration.away import Away, await_that, away, is_gone
 from windlass.agent import kernel
 from windlass.blobs.snapshots import store_manifest
 from windlass.engines.contract import StopKind
+from windlass.runs.sealing import KEY_VARIABLE
+from windlass.testing.servers import running_server
 from windlass.tracking.tables import points
 
 FOREVER = "import time; print('here', flush=True); time.sleep(600)"
@@ -307,6 +310,20 @@ def test_nodes_wait_for_each_other_and_know_where_to_meet(nodes: Away) -> None:
     assert found[0][:2] == found[1][:2]
     assert [row[2:5] for row in found] == [["0", "2", "0"], ["1", "2", "1"]]
     assert len(json.loads(found[0][5])["cluster"]["worker"]) == 2
+
+
+def test_nodes_that_reach_different_servers_meet_all_the_same(
+    tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = base64.urlsafe_b64encode(bytes(32)).decode()
+    monkeypatch.setenv(KEY_VARIABLE, key)
+    with away(tmp_path, database_url, **{KEY_VARIABLE: key}) as nodes:
+        environ = {"WINDLASS_DATABASE_URL": database_url, KEY_VARIABLE: key}
+        with running_server(tmp_path / "other", arguments=["--role", "api"], environ=environ) as other:
+            attempt = nodes.prepare("python", "-c", "print('met')", nodes=2, secrets={"TOKEN": "sesame"})
+            relays = [nodes.start(attempt, 0), nodes.start(attempt, 1, environ={"WINDLASS_SERVER": other.url})]
+            assert [relay.wait(40) for relay in relays] == [0, 0], nodes.describe()
+        assert nodes.texts(attempt, nodes=2) == ["met", "met"]
 
 
 ALL_REDUCE = """

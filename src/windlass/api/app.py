@@ -21,6 +21,7 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
         401: "no valid token",
         404: "no such thing",
         409: "in a state that forbids this",
+        410: "over for good",
         413: "over a size limit",
         422: "breaks a rule",
         503: "a part that is needed is away",

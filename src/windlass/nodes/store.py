@@ -128,7 +128,8 @@ def close(tx: Connection, attempt_id: str, *, now: float) -> None:
     tx.execute(
         update(attempt_nodes)
         .where(columns.attempt_id == attempt_id, columns.closed_at.is_(None))
-        .values(closed_at=now, plan={}, secrets=None)  # what its owner gave it is not kept longer than needed
+        # What its owner gave it is not kept longer than needed; what it ran with is part of the run's record by now.
+        .values(closed_at=now, plan={}, secrets=None, environment=None, usage=None)
     )
 
 

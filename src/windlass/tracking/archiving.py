@@ -12,14 +12,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from sqlalchemy import func, select
+from sqlalchemy import delete, func, select
 
 from windlass.agent import layout
 from windlass.blobs.contract import Blobs
 from windlass.db.database import Database
 from windlass.tracking.logs import FolderLog
 from windlass.tracking.storedlogs import LogPlace, StoredLog, load_size, put_blob
-from windlass.tracking.tables import log_chunks, log_files
+from windlass.tracking.tables import log_chunks, log_files, log_watches
 
 _BLOB_BYTES = 1 << 20  # compressed; a file's last blob may be smaller
 _MOST_RAW_BYTES = 16 << 20  # a reader in the middle of a blob unpacks all of it
@@ -40,6 +40,8 @@ def archive_logs(db: Database, blobs: Blobs, attempt_id: str) -> None:
         start = _first_in_database(db, log)
         if start is not None:
             _store(db, blobs, log.place, log.name, _pack(log.pieces(start), start))
+    with db.write() as tx:
+        tx.execute(delete(log_watches).where(log_watches.c.attempt_id == attempt_id))
 
 
 def archive_folder(db: Database, blobs: Blobs, place: LogPlace, folder: Path) -> None:

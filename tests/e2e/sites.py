@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +111,7 @@ class SlurmSite(Site):
 
     @contextlib.contextmanager
     def outage(self) -> Iterator[None]:
-        self._cluster.kill("slurmctld")
+        self._cluster.end("slurmctld")
         yield
         self._cluster.start_slurmctld()
 
@@ -162,17 +162,23 @@ class KubernetesSite(Site):
 class Installation:
     """A server that uses one site, under the site's name."""
 
-    def __init__(self, folder: Path, site: Site, **environ: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        site: Site,
+        *,
+        config: Mapping[str, Any] | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
         self.site = site
         self.home = folder / "home"
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        config = folder / "server.yaml"
-        config.write_text(
-            json.dumps({"server": {"url": self.url}, "engines": {site.type: site.engine(folder)}}),
-        )
-        self._arguments = ["--config", str(config), "--port", str(self.port)]
-        self._environ = environ
+        settings = {"server": {"url": self.url}, "engines": {site.type: site.engine(folder)}, **(config or {})}
+        path = folder / "server.yaml"
+        path.write_text(json.dumps(settings))
+        self._arguments = ["--config", str(path), "--port", str(self.port)]
+        self._environ = dict(environ or {})
         self.server: ServerProcess = self.start()
 
     def start(self) -> ServerProcess:

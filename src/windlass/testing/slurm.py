@@ -63,6 +63,13 @@ class SlurmCluster:
         process.kill()
         process.wait()
 
+    def end(self, daemon: str) -> None:
+        """In good order: what it knows is on disk. Killed, slurmctld forgets jobs of the last seconds, and has them
+        killed when it comes back."""
+        process = self._daemons.pop(daemon)
+        process.terminate()
+        process.wait()
+
     def is_up(self, daemon: str) -> bool:
         return daemon in self._daemons
 

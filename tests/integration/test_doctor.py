@@ -24,6 +24,7 @@ from windlass.wire.checks import CheckView
 from windlass.wire.engines import LocalConfig
 from windlass.wire.kubernetes import KubernetesConfig
 from windlass.wire.ray import RayConfig
+from windlass.wire.runs import Origin, SubmitRequest
 from windlass.wire.slurm import SlurmConfig
 
 NODE = Node(engine="local", name="n", cpus=1, memory_bytes=1, gpus=0, gpu_type=None)
@@ -60,6 +61,12 @@ def test_a_healthy_server(settings: Settings) -> None:
     codes = {"database.reach", "database.schema", "blobs.write", "key.open", "engine.reach"}
     if settings.database_url.startswith("postgresql"):
         codes |= {"database.version", "database.clock"}
+        shared = checks.pop("key.shared")  # the key and the token were made here; another server would make others
+        assert (shared.status, "WINDLASS_SECRET_KEY" in shared.found, "WINDLASS_TOKEN" in shared.found) == (
+            "warn",
+            True,
+            True,
+        )
     assert set(checks) == codes
     assert {check.status for check in checks.values()} == {"ok"}, checks
     assert checks["engine.reach"].found == "local, 1 node"
@@ -124,6 +131,17 @@ def test_a_bucket(sqlite_settings: Settings, s3_server: S3Server, monkeypatch: p
     assert "refuses access" in checks["blobs.reach"].found
     assert "credentials" in checks["blobs.reach"].advice
     assert checks["engine.reach"].code  # the others are told nevertheless
+
+
+def test_secrets_that_another_key_has_sealed(sqlite_settings: Settings) -> None:
+    parts = compose(sqlite_settings)
+    request = SubmitRequest(spec={"command": "x", "secrets": ["A"]}, secrets={"A": "secret"}, origin=Origin())
+    parts.services.runs.submit(request, idempotency_key=None, user=None)
+    assert found_by(parts)["key.open"].status == "ok"
+    (sqlite_settings.home / "secret.key").unlink()
+    check = found_by(compose(sqlite_settings))["key.open"]
+    assert check.status == "fail"
+    assert "sealed with another key" in check.found
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from windlass.runs.sealing import Seal
 from windlass.server.checks import blobs as blob_checks
 from windlass.server.checks import database as database_checks
 from windlass.server.checks import engines as engine_checks
+from windlass.server.checks import keys as key_checks
 from windlass.server.settings import Settings
 from windlass.wire.checks import CheckView
 
@@ -26,7 +27,7 @@ def run_checks(
     steps: list[tuple[str, Callable[[], Iterator[CheckView]]]] = [
         ("database", lambda: database_checks.check(db, clock)),
         ("blobs", lambda: blob_checks.check(settings.blobs, blobs, clock, environ)),
-        ("key", lambda: _check_key(settings, seal)),
+        ("key", lambda: key_checks.check(settings, db, seal, environ)),
         ("engines", lambda: engine_checks.check(settings, db, clock)),
     ]
     found: list[CheckView] = []
@@ -38,14 +39,3 @@ def run_checks(
                 CheckView(code=f"{name}.reach", name=name, status="fail", found=error.message, advice=error.hint or "")
             )
     return found
-
-
-def _check_key(settings: Settings, seal: Seal) -> Iterator[CheckView]:
-    """Runs with secrets and nodes elsewhere need it; a server without them does not."""
-    needed = any(engine.type in engine_checks.NEED_URL for engine in settings.engines.values())
-    try:
-        seal.unwrap(seal.wrap({"probe": "windlass doctor"}))
-        yield CheckView(code="key.open", name="secret key", status="ok", found="can seal and open secrets")
-    except WindlassError as error:
-        status = "fail" if needed else "warn"
-        yield CheckView(code="key.open", name="secret key", status=status, found=error.message, advice=error.hint or "")

@@ -18,8 +18,10 @@ from windlass.scheduling.nodes import commit_nodes
 from windlass.server.checks.clocks import compare
 from windlass.server.compose import Parts, compose
 from windlass.server.settings import Role, Settings
+from windlass.testing.kubernetes import KubernetesCluster
 from windlass.testing.s3 import S3Server
 from windlass.testing.servers import serving
+from windlass.testing.slurm import SlurmCluster
 from windlass.wire.checks import CheckView
 from windlass.wire.engines import LocalConfig
 from windlass.wire.kubernetes import KubernetesConfig
@@ -109,6 +111,34 @@ def test_a_cluster_that_cannot_be_found(sqlite_settings: Settings, tmp_path: Pat
     config = KubernetesConfig(type="kubernetes", kubeconfig=str(tmp_path / "none"))
     checks = found_by(compose(dataclasses.replace(sqlite_settings, engines={"pods": config}, role=Role.ALL)))
     assert checks["engine.tools"].status == "fail"
+
+
+@pytest.mark.slurm
+def test_slurms_tools_tell_their_version(
+    sqlite_settings: Settings, slurm_cluster: SlurmCluster, tmp_path: Path
+) -> None:
+    config = SlurmConfig(type="slurm", shared_dir=tmp_path, conf=slurm_cluster.conf)
+    parts = compose(dataclasses.replace(sqlite_settings, engines={"cluster": config}, role=Role.ALL))
+    found = [check for check in parts.services.checks() if check.code == "engine.tools"]
+    parts.db.close()
+    assert [(check.status, check.found.split()[1]) for check in found] == [("ok", "slurm-wlm")] * 4
+
+
+@pytest.mark.kubernetes
+def test_the_rights_of_an_installation_are_enough(
+    sqlite_settings: Settings, kubernetes_cluster: KubernetesCluster
+) -> None:
+    def checks(namespace: str) -> dict[str, CheckView]:
+        file = str(kubernetes_cluster.controller_kubeconfig)
+        config = KubernetesConfig(type="kubernetes", kubeconfig=file, namespace=namespace)
+        return found_by(compose(dataclasses.replace(sqlite_settings, engines={"pods": config}, role=Role.ALL)))
+
+    found = checks("windlass-runs")
+    assert found["engine.version"].found.startswith("Kubernetes v")
+    assert found["engine.rights"].status == "ok", found["engine.rights"].found
+    found = checks("kube-system")
+    assert found["engine.rights"].status == "fail"
+    assert found["engine.rights"].found.startswith("may not create pods")
 
 
 @pytest.mark.parametrize(

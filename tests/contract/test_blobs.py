@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from windlass.blobs.bulk import get_many, put_many
 from windlass.blobs.code import BlobCode
 from windlass.blobs.contract import Blobs
 from windlass.blobs.local import LocalBlobs
@@ -128,6 +129,29 @@ def test_many_put_the_same_and_others_at_once(store: Blobs) -> None:
         names = list(pool.map(store.put, contents))
     assert names == [digest(data) for data in contents]
     assert sorted(store.digests()) == sorted(set(names))
+
+
+def test_many_are_sent_and_fetched(store: Blobs) -> None:
+    contents = [str(number).encode() * 10 for number in range(100)] + [b"large" * 400_000]
+    put_many(store, ((digest(data), len(data), io.BytesIO(data)) for data in contents))
+    names = [digest(data) for data in contents]
+    assert store.missing(names) == []
+    assert list(get_many(store, names)) == contents
+    assert list(get_many(store, [])) == []
+    with pytest.raises(NotFound):
+        list(get_many(store, [*names, NOWHERE]))
+    first = next(get_many(store, names))  # the rest is not asked for any more
+    assert first == contents[0]
+
+
+def test_many_of_which_one_is_wrong(store: Blobs) -> None:
+    contents = [str(number).encode() for number in range(50)]
+    items = [(digest(data), len(data), io.BytesIO(data)) for data in contents]
+    items[20] = (NOWHERE, 1, io.BytesIO(b"x"))
+    with pytest.raises(InvalidInput, match=f"blob {NOWHERE} has another content"):
+        put_many(store, iter(items))
+    assert not store.has(NOWHERE)
+    assert {digest(data) for data in contents} >= set(store.digests())
 
 
 def test_another_server_sees_what_one_has_put(s3_server: S3Server, tmp_path: Path) -> None:

@@ -9,10 +9,12 @@ import json
 import tarfile
 import zipfile
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 import windlass.agent
+from windlass.blobs.bulk import get_many
 from windlass.blobs.contract import Blobs
 
 _PIECE_BYTES = 1 << 20
@@ -50,8 +52,7 @@ def stream_code(blobs: Blobs, digest: str) -> Iterator[bytes]:
 def _pieces(blobs: Blobs, digest: str, manifest: bytes, contents: list[str]) -> Iterator[bytes]:
     """Small files go out together: a snapshot of a thousand files is a few writes."""
     waiting = bytearray()
-    for name in (digest, *contents):
-        data = manifest if name == digest else blobs.get(name)
+    for name, data in chain([(digest, manifest)], zip(contents, get_many(blobs, contents), strict=True)):
         entry = tarfile.TarInfo(name)
         entry.size = len(data)
         waiting += entry.tobuf(tarfile.PAX_FORMAT)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import tarfile
 import tempfile
+from collections.abc import Iterator
 from typing import BinaryIO
 
 from fastapi import APIRouter, Request
 from fastapi.concurrency import run_in_threadpool
 
 from windlass.api.context import Context
+from windlass.blobs.bulk import put_many
 from windlass.blobs.contract import Blobs
 from windlass.blobs.snapshots import store_manifest
 from windlass.core.errors import InvalidInput, TooLarge
@@ -49,11 +51,15 @@ async def upload(request: Request, services: Context) -> None:
 def _unpack(blobs: Blobs, body: BinaryIO) -> None:
     try:
         with tarfile.open(fileobj=body, mode="r:") as archive:
-            for member in archive:
-                if not member.isfile() or not _DIGEST.match(member.name):
-                    raise InvalidInput(f"{member.name[:80]!r} is not a file named by its sha256")
-                content = archive.extractfile(member)
-                assert content is not None  # it is a regular file
-                blobs.put_stream(member.name, content)  # type: ignore[arg-type]
+            put_many(blobs, _members(archive))
     except tarfile.TarError as error:
         raise InvalidInput(f"the body is not a tar archive: {error}") from error
+
+
+def _members(archive: tarfile.TarFile) -> Iterator[tuple[str, int, BinaryIO]]:
+    for member in archive:
+        if not member.isfile() or not _DIGEST.match(member.name):
+            raise InvalidInput(f"{member.name[:80]!r} is not a file named by its sha256")
+        content = archive.extractfile(member)
+        assert content is not None  # it is a regular file
+        yield member.name, member.size, content  # type: ignore[misc]

@@ -64,8 +64,17 @@ def job_life(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _keep(supervisor: int) -> None:
-    """Until the supervisor has ended. Signals are its business: it gets them from Slurm itself."""
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    """Until the supervisor has ended. Signals are its business; some of Slurm's reach a job's first process only."""
+
+    def pass_on(number: int, _frame: object) -> None:
+        try:
+            os.kill(supervisor, number)
+        except ProcessLookupError:
+            pass  # it has just ended
+
+    for number in (signal.SIGTERM, signal.SIGCONT):
+        signal.signal(number, pass_on)
+    for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     kernel.set_process_name("windlass-keeper")
     status = None

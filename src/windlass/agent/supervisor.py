@@ -90,6 +90,8 @@ def _run(
         return _stopped_before(plan)
     if plan.get("gpus_from_environment"):
         plan.update(allotted_devices(os.environ, plan["gpu_count"]))
+    if plan.get("path_from_environment"):
+        plan["env"].setdefault("PATH", os.environ.get("PATH", os.defpath))
     watch = Watch(plan=plan, status=status, wakeup_fd=wakeup_fd)
     try:
         if plan.get("rendezvous") and not rendezvous.meet(plan, free_port(""), wakeup_fd):

@@ -21,6 +21,17 @@ from windlass.testing.slurm import SlurmCluster
 pytestmark = pytest.mark.slurm
 
 
+_COUNTS_SIGNALS = """
+import signal, time
+got = []
+signal.signal(signal.SIGTERM, lambda *_: got.append(time.time()))
+print('ready', flush=True)
+while not got: time.sleep(0.05)
+time.sleep(1.5)
+print('times', len(got), flush=True)
+"""
+
+
 @pytest.fixture
 def runs(slurm_cluster: SlurmCluster, tmp_path: Path) -> Iterator[SlurmRuns]:
     runs = SlurmRuns(slurm_cluster, tmp_path)
@@ -147,16 +158,7 @@ class TestGangs:
 class TestStopping:
     def test_ranks_are_told_once_and_have_their_grace(self, runs: SlurmRuns) -> None:
         """Slurm itself would signal every process of the job; only supervisors are to do that."""
-        script = runs.script(
-            "count.py",
-            "import signal, sys, time\n"
-            "got = []\n"
-            "signal.signal(signal.SIGTERM, lambda *_: got.append(time.time()))\n"
-            "print('ready', flush=True)\n"
-            "while not got: time.sleep(0.05)\n"
-            "time.sleep(1.5)\n"
-            "print('times', len(got), flush=True)\n",
-        )
+        script = runs.script("count.py", _COUNTS_SIGNALS)
         attempt_id = runs.start("python3", script)
         runs.wait_for_text(attempt_id, "ready")
         runs.engine.stop(attempt_id, grace_s=30.0)
@@ -261,6 +263,47 @@ class TestWhatSlurmDoes:
             assert runs.log(attempt_id).count(" o started") == 1
         finally:
             runs.clean_up()
+
+
+class TestWithoutSteps:
+    """A single node whose supervisor is the batch script itself."""
+
+    @pytest.fixture
+    def runs(self, slurm_cluster: SlurmCluster, tmp_path: Path) -> Iterator[SlurmRuns]:
+        runs = SlurmRuns(slurm_cluster, tmp_path, single_node_steps=False)
+        yield runs
+        runs.clean_up()
+
+    def test_it_runs_with_its_gpus_and_is_told_to_stop_once(self, runs: SlurmRuns) -> None:
+        script = runs.script("count.py", _COUNTS_SIGNALS)
+        attempt_id = runs.start("python3", script, gpus=1)
+        runs.wait_for_text(attempt_id, "ready")
+        assert "srun" not in (runs.folder(attempt_id) / "job.sh").read_text()
+        runs.engine.stop(attempt_id, grace_s=30.0)
+        seen = runs.wait(attempt_id)
+        assert seen.exit is not None
+        assert seen.exit.reason is ExitReason.CANCELLED
+        assert "times 1" in runs.log(attempt_id)
+
+    def test_a_preemption_is_warned_of_and_recorded(self, runs: SlurmRuns) -> None:
+        text = 'trap "echo saving; exit 0" TERM; echo ready; while :; do sleep 0.1; done'
+        attempt_id = runs.shell(text, cpus=8)
+        runs.wait_for_text(attempt_id, "ready")
+        sbatch = ("sbatch", "--parsable", "-p", "high", "-c8", "-w", "n1", "--output=/dev/null")
+        runs.cluster.ask(*sbatch, "--wrap", "sleep 1")
+        seen = runs.wait(attempt_id)
+        assert seen.exit is not None
+        assert seen.exit.reason is ExitReason.PREEMPTED
+        assert "saving" in runs.log(attempt_id)
+
+    def test_a_dead_supervisor_is_lost_and_leaves_nothing(self, runs: SlurmRuns) -> None:
+        attempt_id = runs.shell("sleep 600")
+        runs.wait(attempt_id, Phase.RUNNING)
+        os.kill(runs.status(attempt_id)["pid"], 9)
+        seen = runs.wait(attempt_id)
+        assert seen.exit is not None
+        assert seen.exit.reason is ExitReason.LOST
+        wait_for(lambda: not runs.processes(), "its ranks to be gone")
 
 
 class TestNodes:

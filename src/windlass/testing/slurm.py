@@ -29,13 +29,13 @@ class SlurmUnavailable(Exception):
 
 
 class SlurmCluster:
-    def __init__(self, folder: Path, *, nodes: int, settings: Mapping[str, str]) -> None:
+    def __init__(self, folder: Path, *, nodes: int, grace_s: int, settings: Mapping[str, str]) -> None:
         self.folder = folder
         self.conf = folder / "slurm.conf"
         self.node_names = [f"n{number}" for number in range(1, nodes + 1)]
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         self._env = {**os.environ, "SLURM_CONF": str(self.conf), "PATH": f"{os.environ['PATH']}:{_SBIN}"}
-        self._write_conf(settings)
+        self._write_conf(grace_s, settings)
 
     # ---- daemons -------------------------------------------------------------------------------------------------
 
@@ -144,7 +144,7 @@ class SlurmCluster:
 
     # ---- configuration -------------------------------------------------------------------------------------------
 
-    def _write_conf(self, settings: Mapping[str, str]) -> None:
+    def _write_conf(self, grace_s: int, settings: Mapping[str, str]) -> None:
         for name in ("state", "log", "run", "dev", "munge", *(f"spool/{node}" for node in self.node_names)):
             (self.folder / name).mkdir(parents=True)
         (self.folder / "munge").chmod(0o700)
@@ -199,7 +199,7 @@ class SlurmCluster:
         lines += [
             f"NodeName={nodes} NodeHostName={host} NodeAddr=127.0.0.1 Port=[{port + 1}-{port + len(self.node_names)}] "
             "CPUs=8 RealMemory=4000 Gres=gpu:fake:4 State=UNKNOWN",
-            "PartitionName=low Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=5",
+            f"PartitionName=low Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime={grace_s}",
             "PartitionName=high Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10",
         ]
         self.conf.write_text("\n".join(lines) + "\n")
@@ -214,7 +214,9 @@ class SlurmCluster:
 
 
 @contextlib.contextmanager
-def running_slurm(*, nodes: int = 3, settings: Mapping[str, str] | None = None) -> Iterator[SlurmCluster]:
+def running_slurm(
+    *, nodes: int = 3, grace_s: int = 5, settings: Mapping[str, str] | None = None
+) -> Iterator[SlurmCluster]:
     """A cluster that is gone, with its jobs, when the block ends. Raises SlurmUnavailable if there is none to run."""
     path = f"{os.environ.get('PATH', os.defpath)}:{_SBIN}"
     missing = [name for name in _PROGRAMS if shutil.which(name, path=path) is None]
@@ -222,7 +224,7 @@ def running_slurm(*, nodes: int = 3, settings: Mapping[str, str] | None = None) 
         raise SlurmUnavailable(f"no {', '.join(missing)} here; apt-get install slurm-wlm munge")
     folder = Path(tempfile.mkdtemp(prefix="windlass-slurm-"))
     folder.chmod(0o755)  # jobs of other users read the configuration
-    cluster = SlurmCluster(folder, nodes=nodes, settings=settings or {})
+    cluster = SlurmCluster(folder, nodes=nodes, grace_s=grace_s, settings=settings or {})
     try:
         try:
             cluster.start()

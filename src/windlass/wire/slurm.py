@@ -68,6 +68,11 @@ class SlurmConfig(StrictModel):
     conf: Path | None = Field(None, description="slurm.conf (SLURM_CONF), if it is in no usual place")
     container_runtime: ContainerRuntime = Field(ContainerRuntime.NONE, description="what runs a spec's `image`")
     container_python: str = Field("python3", description="the interpreter inside images")
+    single_node_steps: bool | None = Field(
+        None,
+        description="start the supervisor of a single node by srun too: a fifth of a second slower, but warned when a "
+        "preemption's GraceTime begins instead of when it ends; by default where the partition has a GraceTime",
+    )
     requeue: bool = Field(False, description="let Slurm requeue jobs; Windlass then still retries by a job of its own")
     poll_interval_s: float = Field(1.0, gt=0, le=60, description="how often squeue is asked while anything is live")
     settle_s: float = Field(5.0, ge=0, le=300, description="how long the shared folder may take to show a node's files")

@@ -29,7 +29,7 @@ def render_common_plan(launch: Launch, *, home: Path, blobs_dir: Path) -> dict[s
     """What every node of the attempt is told alike. Secrets are no part of a plan: plans are written to disk."""
     folder = run_dir(home, launch.run_id)
     env = dict(launch.env)
-    if launch.search_path is not None:
+    if launch.search_path is not None and launch.image is None:
         env.setdefault("PATH", launch.search_path)
     return {
         "version": VERSION,

@@ -4,6 +4,7 @@ there are."""
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from windlass.engines.slurm.tables import (
     NodeRow,
     PastJob,
     format_columns,
+    parse_graces,
     parse_jobs,
     parse_nodes,
     parse_past_jobs,
@@ -30,6 +32,12 @@ _PASSING = (
     *("zero bytes were transmitted", "communication", "standby mode", "transport", "connect failure", "munge"),
     *("authentication", "try again", "no route to host", "unexpected message", "slurmdbd", "establish a configuration"),
 )
+
+
+def find_commands(bin_dir: Path | None) -> Path | None:
+    """Where Slurm's commands are: as told, or as found here, which is where nodes usually have them too."""
+    found = shutil.which("srun")
+    return bin_dir or (Path(found).parent if found else None)
 
 
 class Slurm:
@@ -52,12 +60,16 @@ class Slurm:
         raise LaunchFailed(f"Slurm refused the job: {said or f'sbatch exited with {done.returncode}'}")
 
     def list_jobs(self) -> list[JobRow]:
-        """Everybody's, ended ones too as long as slurmctld remembers them."""
-        return parse_jobs(self._listing(["squeue", "-h", "-a", "-t", "all", "-O", format_columns(JOB_COLUMNS)]))
+        """Those of this process's user; ended ones too, as long as slurmctld remembers them."""
+        words = ["squeue", "-h", "-a", "-t", "all", "-u", str(os.getuid()), "-O", format_columns(JOB_COLUMNS)]
+        return parse_jobs(self._listing(words))
 
     def list_nodes(self, partition: str | None) -> list[NodeRow]:
         words = ["sinfo", "-h", "-a", "-N", "-O", format_columns(NODE_COLUMNS)]
         return parse_nodes(self._listing([*words, f"--partition={partition}"] if partition else words))
+
+    def list_graces(self) -> dict[str, int]:
+        return parse_graces(self._listing(["scontrol", "show", "partition", "-o"]))
 
     def list_past_jobs(self, job_ids: Sequence[str]) -> list[PastJob] | None:
         """None where no accounting is kept."""
@@ -74,8 +86,8 @@ class Slurm:
         self._scancel([], job_ids)
 
     def nudge(self, job_ids: Sequence[str]) -> None:
-        """SIGCONT to every process of the jobs' steps: harmless to all, and supervisors look for a wish to stop."""
-        self._scancel(["--signal=CONT"], job_ids)
+        """SIGCONT to every process of the jobs: harmless to all, and supervisors look for a wish to stop."""
+        self._scancel(["--full", "--signal=CONT"], job_ids)
 
     def _scancel(self, options: Sequence[str], job_ids: Sequence[str]) -> None:
         done = self._run(["scancel", *options, *job_ids], timeout_s=_LISTING_TIMEOUT_S)

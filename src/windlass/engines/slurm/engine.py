@@ -21,7 +21,7 @@ from windlass.engines.folders.faults import explain_os_error
 from windlass.engines.folders.node import NodeFolder
 from windlass.engines.folders.observing import NodeLook, a_node_failed, observe
 from windlass.engines.slurm.attempt import SCRIPT, Attempt, load_attempt
-from windlass.engines.slurm.commands import Slurm
+from windlass.engines.slurm.commands import Slurm, find_commands
 from windlass.engines.slurm.delivery import deliver_agent
 from windlass.engines.slurm.inventory import Holding, decide_inventory
 from windlass.engines.slurm.observing import (
@@ -43,6 +43,8 @@ _EXPLANATION_PATIENCE_S = 15.0
 
 
 class SlurmEngine:
+    type = "slurm"
+
     def __init__(self, config: SlurmConfig, context: EngineContext) -> None:
         self.name = context.name
         self._config = config
@@ -52,6 +54,7 @@ class SlurmEngine:
         self._slurm = Slurm(bin_dir=config.bin_dir, conf=config.conf)
         self._opened_at = time.monotonic()
         self._agent: Path | None = None
+        self._graces: Mapping[str, int] | None = None
         self._seen: dict[str, Attempt] = {}
         self._watcher = Watcher(
             self._slurm,
@@ -142,6 +145,7 @@ class SlurmEngine:
             raise Unavailable(self._watcher.problem)
         if self._agent is None or not self._agent.exists():
             self._agent = deliver_agent(self._shared_dir)
+        options = self._options(launch)
         site = Site(
             shared_dir=self._shared_dir,
             agent=self._agent,
@@ -149,9 +153,10 @@ class SlurmEngine:
             container_runtime=self._config.container_runtime,
             container_python=self._config.container_python,
             requeue=self._config.requeue,
-            bin_dir=self._config.bin_dir,
+            single_node_steps=self._wants_steps(options),
+            bin_dir=find_commands(self._config.bin_dir),
         )
-        text = render_sbatch(launch, self._options(launch), site, attempt_dir=attempt.path, token=attempt.token)
+        text = render_sbatch(launch, options, site, attempt_dir=attempt.path, token=attempt.token)
         script = attempt.path / SCRIPT
         script.write_text(text)
         env = {"WINDLASS_ATTEMPT_ID": launch.attempt_id}
@@ -163,6 +168,14 @@ class SlurmEngine:
             attempt.doubtful_since = time.monotonic()
         attempt.submitted_at = time.monotonic()
         attempt.note_job(job_id)
+
+    def _wants_steps(self, options: SlurmOptions) -> bool:
+        if self._config.single_node_steps is not None:
+            return self._config.single_node_steps
+        if self._graces is None:
+            self._graces = self._slurm.list_graces()
+        names = (options.partition or "").split(",")
+        return any(self._graces.get(name, 0) for name in names)
 
     def _is_unsubmitted(self, attempt: Attempt) -> bool:
         """Whether it is certain that no job was submitted. Raises Unavailable while that cannot be told."""

@@ -1,8 +1,8 @@
 """The job of an attempt as a batch script: `render_sbatch`, pure.
 
-The script runs on the job's first node and starts one supervisor per node as a step, because it is steps that Slurm
-warns before a preemption. Exit codes of supervisors say nothing about the run: one that is not 0 means that a
-supervisor died, and then the others are ended at once.
+The script runs on the job's first node and starts one supervisor per node as a step; a single node can do without.
+Exit codes of supervisors say nothing about the run: one that is not 0 means that a supervisor died, and then the others
+are ended at once.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class Site:
     container_runtime: ContainerRuntime = ContainerRuntime.NONE
     container_python: str = "python3"
     requeue: bool = False
+    single_node_steps: bool = True
     bin_dir: Path | None = None
 
 
@@ -88,7 +89,7 @@ def _directives(launch: Launch, options: SlurmOptions, site: Site, token: str) -
     gpus = max(len(share.gpu_indices) for share in shares)
     if gpus:
         words.append(f"--gres=gpu:{gpus}")
-    words += _times(launch, options)
+    words += _times(launch, options, in_step=_has_step(launch, site))
     for name in ("partition", "account", "qos", "constraint", "reservation"):
         if value := getattr(options, name):
             words.append(f"--{name}={value}")
@@ -96,19 +97,23 @@ def _directives(launch: Launch, options: SlurmOptions, site: Site, token: str) -
         words.append("--exclusive")
     # A second run of the same job would find that its attempt has been, and leave: retries are decided elsewhere.
     words.append("--requeue" if site.requeue else "--no-requeue")
-    # Names only: the values are in the environment of the submission, and neither here nor on a command line.
-    names = ["WINDLASS_ATTEMPT_ID", *(["WINDLASS_SECRETS"] if launch.secrets else [])]
-    return [*words, f"--export={','.join(names)}", *options.extra]
+    # All that sbatch itself is given, which is little: search path, home, and the secrets, which are therefore neither
+    # here nor on a command line. Naming variables instead would make slurmd start a login shell first, for seconds.
+    return [*words, "--export=ALL", *options.extra]
 
 
-def _times(launch: Launch, options: SlurmOptions) -> list[str]:
+def _has_step(launch: Launch, site: Site) -> bool:
+    return len(launch.placement.shares) > 1 or launch.image is not None or site.single_node_steps
+
+
+def _times(launch: Launch, options: SlurmOptions, *, in_step: bool) -> list[str]:
     if options.time is not None:
         return [f"--time={options.time}"]
     if launch.timeout_s is not None:
         # The supervisor ends it in time; this is for the case that it cannot.
         return [f"--time={math.ceil((launch.timeout_s + launch.grace_s + 2 * _MARGIN_S) / 60)}"]
     # There may be a limit of the partition's that nobody told us: be warned of it as of a preemption.
-    return [f"--signal=TERM@{math.ceil(launch.grace_s + _MARGIN_S)}"]
+    return [f"--signal={'' if in_step else 'B:'}TERM@{math.ceil(launch.grace_s + _MARGIN_S)}"]
 
 
 def _cpus(launch: Launch) -> int:
@@ -116,6 +121,9 @@ def _cpus(launch: Launch) -> int:
 
 
 def _step(launch: Launch, site: Site, attempt_dir: Path) -> str:
+    command = ["-I", "-S", str(site.agent), "step", str(attempt_dir)]
+    if not _has_step(launch, site):
+        return shlex.join([site.python, *command])
     srun = str(site.bin_dir / "srun") if site.bin_dir else "srun"
     words = [srun, "--ntasks-per-node=1", f"--cpus-per-task={_cpus(launch)}", "--kill-on-bad-exit=1", "--export=ALL"]
     python = site.python
@@ -136,5 +144,4 @@ def _step(launch: Launch, site: Site, attempt_dir: Path) -> str:
                 f"the image '{launch.image}' cannot be run: this engine has no container runtime; "
                 "set container_runtime to pyxis or apptainer in its config, or leave `image` out"
             )
-    words += [python, "-I", "-S", str(site.agent), "step", str(attempt_dir)]
-    return shlex.join(words)
+    return shlex.join([*words, python, *command])

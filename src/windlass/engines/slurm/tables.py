@@ -149,6 +149,18 @@ def parse_past_jobs(listing: bytes) -> list[PastJob]:
     return found
 
 
+def parse_graces(listing: bytes) -> dict[str, int]:
+    """The GraceTime of each partition in seconds, from `scontrol show partition -o`; under "" the default one's."""
+    found = {}
+    for line in listing.decode(errors="replace").splitlines():
+        facts = dict(word.partition("=")[::2] for word in line.split())
+        grace_s = _number(facts.get("GraceTime", "0"))
+        found[facts.get("PartitionName", "")] = grace_s
+        if facts.get("Default") == "YES":
+            found[""] = grace_s
+    return found
+
+
 def count_gpus(gres: str) -> tuple[int, str | None]:
     """How many, and of which type, in `gpu:a100:4(S:0-1),nic:2`."""
     found = list(_GPUS.finditer(gres))

@@ -1,0 +1,188 @@
+"""Reading Slurm's listings, and what they mean for attempts and for the offer of nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from windlass.agent.outcome import summary
+from windlass.agent.watch import FROM_OUTSIDE
+from windlass.core.exits import ExitReason
+from windlass.engines.slurm.inventory import Holding, decide_inventory
+from windlass.engines.slurm.observing import (
+    Standing,
+    explain_end,
+    is_past_life,
+    needs_explanation,
+    view_jobs,
+)
+from windlass.engines.slurm.tables import (
+    JOB_COLUMNS,
+    NODE_COLUMNS,
+    JobLife,
+    JobRow,
+    NodeRow,
+    PastJob,
+    count_gpus,
+    parse_graces,
+    parse_jobs,
+    parse_nodes,
+    parse_past_jobs,
+)
+
+
+def listing(columns: Sequence[tuple[str, int]], *rows: Sequence[str]) -> bytes:
+    lines = ["".join(value.ljust(width) for value, (_, width) in zip(row, columns, strict=True)) for row in rows]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def node(name: str = "n1", *states: str, **facts: int) -> NodeRow:
+    settings = {"cpus": 8, "cpus_used": 0, "memory_mb": 1000, "memory_used_mb": 0, **facts}
+    return NodeRow(name=name, states=frozenset(states or ("idle",)), **settings)  # type: ignore[arg-type]
+
+
+def view(*rows: JobRow, past: PastJob | None = None, submitted_as: str | None = "7", nodes: Sequence[NodeRow] = ()):  # type: ignore[no-untyped-def]
+    return view_jobs(rows, past=past, submitted_as=submitted_as, nodes=nodes)
+
+
+class TestListings:
+    def test_jobs(self) -> None:
+        rows = parse_jobs(
+            listing(
+                JOB_COLUMNS,
+                ("7", "RUNNING", "None", "0", "windlass:0123:r-x.1", "n[1-2]"),
+                ("8", "PENDING", "Resources", "2", "other | comment", "(null)"),
+            )
+        )
+        assert rows[0] == JobRow(job_id="7", state="RUNNING", comment="windlass:0123:r-x.1", nodes="n[1-2]")
+        assert (rows[1].reason, rows[1].restarts, rows[1].comment) == ("Resources", 2, "other | comment")
+
+    def test_nodes_are_listed_once_per_partition_and_counted_once(self) -> None:
+        row = ("n1", "mixed+planned", "3/4/1/8", "4000", "1000", "gpu:a100:4(S:0-1)", "gpu:a100:2(IDX:0,2)")
+        found = parse_nodes(listing(NODE_COLUMNS, row, row))
+        assert found == [
+            NodeRow(
+                name="n1",
+                states=frozenset(("mixed", "planned")),
+                cpus=7,
+                cpus_used=3,
+                memory_mb=4000,
+                memory_used_mb=1000,
+                gpus=4,
+                gpus_used=2,
+                gpu_type="a100",
+            )
+        ]
+
+    @pytest.mark.parametrize(
+        ("gres", "expected"),
+        [
+            ("(null)", (0, None)),
+            ("gpu:4", (4, None)),
+            ("gpu:a100:8(S:0-1)", (8, "a100")),
+            ("gpu:4090:2", (2, "4090")),
+            ("nic:2,gpu:h100:4,gpu:v100:1(IDX:0,3),shard:7", (5, "h100")),
+            ("gpu:fake:0(IDX:N/A)", (0, "fake")),
+        ],
+    )
+    def test_gpus(self, gres: str, expected: tuple[int, str | None]) -> None:
+        assert count_gpus(gres) == expected
+
+    def test_grace_times_of_partitions(self) -> None:
+        text = b"PartitionName=low Default=YES GraceTime=60 State=UP\nPartitionName=high Default=NO GraceTime=0\n"
+        assert parse_graces(text) == {"low": 60, "": 60, "high": 0}
+
+    def test_the_accounting(self) -> None:
+        found = parse_past_jobs(b"7|CANCELLED by 1000|windlass-r-x.1\n8|NODE_FAIL|a|b\n")
+        assert [(job.job_id, job.state, job.name) for job in found] == [
+            ("7", "CANCELLED", "windlass-r-x.1"),
+            ("8", "NODE_FAIL", "a|b"),
+        ]
+
+
+class TestJobs:
+    def test_a_state_that_nobody_knows_is_unknown(self) -> None:
+        assert JobRow(job_id="7", state="DREAMING").life is JobLife.UNKNOWN
+        assert view(JobRow(job_id="7", state="DREAMING")).standing is Standing.UNKNOWN
+
+    def test_waiting_says_for_what(self) -> None:
+        seen = view(JobRow(job_id="7", state="PENDING", reason="Priority"))
+        assert (seen.standing, seen.detail) == (Standing.WAITING, "pending in Slurm: Priority")
+
+    def test_of_two_jobs_the_living_one_counts(self) -> None:
+        rows = (JobRow(job_id="7", state="FAILED"), JobRow(job_id="8", state="RUNNING"))
+        assert view(*rows).standing is Standing.ALIVE
+
+    @pytest.mark.parametrize(
+        ("state", "reason"),
+        [
+            ("PREEMPTED", ExitReason.PREEMPTED),
+            ("OUT_OF_MEMORY", ExitReason.OOM),
+            ("TIMEOUT", ExitReason.TIMEOUT),
+            ("DEADLINE", ExitReason.TIMEOUT),
+            ("NODE_FAIL", ExitReason.LOST),
+            ("BOOT_FAIL", ExitReason.LOST),
+            ("CANCELLED", ExitReason.LOST),
+            ("FAILED", ExitReason.LOST),
+            ("COMPLETED", ExitReason.LOST),
+        ],
+    )
+    def test_ends_are_translated(self, state: str, reason: ExitReason) -> None:
+        seen = view(JobRow(job_id="7", state=state))
+        assert (seen.standing, seen.reason) == (Standing.OVER, reason)
+        assert state in seen.message
+        past = view(past=PastJob(job_id="7", name="x", state=state))
+        assert (past.standing, past.reason) == (Standing.OVER, reason)
+
+    def test_the_failed_node_is_named(self) -> None:
+        seen = view(JobRow(job_id="7", state="NODE_FAIL"), nodes=[node("n1"), node("n2", "down")])
+        assert seen.message.startswith("node n2 failed")
+        unsure = view(JobRow(job_id="7", state="NODE_FAIL"), nodes=[node("n1"), node("n2")])
+        assert "one of its nodes (n1, n2)" in unsure.message
+
+    def test_what_slurm_has_forgotten_is_over_but_what_was_never_submitted_is_not(self) -> None:
+        assert view().standing is Standing.OVER
+        assert view(submitted_as=None).standing is Standing.UNSUBMITTED
+
+    def test_a_job_started_again_is_another_life(self) -> None:
+        status = {"job": {"job_id": "7", "restarts": 0}}
+        assert is_past_life(status, view(JobRow(job_id="7", state="PENDING", restarts=1)))
+        assert not is_past_life(status, view(JobRow(job_id="7", state="RUNNING", restarts=0)))
+        assert not is_past_life(status, view(JobRow(job_id="8", state="RUNNING", restarts=3)))
+
+
+class TestExplanations:
+    ended = summary(reason="preempted", message=FROM_OUTSIDE, started_at=1.0, ended_at=2.0)
+
+    def test_only_ends_that_nobody_asked_for_need_one(self) -> None:
+        assert needs_explanation(self.ended, None)
+        assert not needs_explanation(self.ended, {"kind": "preempted"})
+        assert not needs_explanation({**self.ended, "reason": "completed"}, None)
+
+    def test_slurm_knows_who_it_was(self) -> None:
+        cancelled = explain_end(self.ended, view(JobRow(job_id="7", state="CANCELLED")))
+        assert cancelled["reason"] == ExitReason.LOST
+        assert "by somebody else" in cancelled["message"]
+        assert explain_end(self.ended, view(JobRow(job_id="7", state="TIMEOUT")))["reason"] == ExitReason.TIMEOUT
+        assert explain_end(self.ended, view(JobRow(job_id="7", state="COMPLETED"))) == self.ended
+
+
+class TestInventory:
+    def test_what_others_hold_is_left_out_and_what_we_hold_is_not(self) -> None:
+        row = node(cpus_used=5, memory_used_mb=600, gpus=4, gpus_used=3)
+        held = [Holding(node="n1", cpus=2.0, memory_bytes=100 << 20, gpus=1)]
+        (offer,) = decide_inventory("hpc", [row], held, may_use_reserved=False)
+        assert (offer.cpus, offer.memory_bytes, offer.gpus) == (5.0, 500 << 20, 2)
+
+    @pytest.mark.parametrize("state", ["down", "drain", "draining", "not_responding", "maint", "fail", "future"])
+    def test_unfit_nodes_are_left_out(self, state: str) -> None:
+        assert decide_inventory("hpc", [node("n1", "idle", state)], [], may_use_reserved=True) == []
+
+    def test_reserved_nodes_are_for_those_with_a_reservation(self) -> None:
+        rows = [node("n1", "idle", "reserved")]
+        assert decide_inventory("hpc", rows, [], may_use_reserved=False) == []
+        assert len(decide_inventory("hpc", rows, [], may_use_reserved=True)) == 1
+
+    def test_nodes_full_of_others_jobs_are_left_out(self) -> None:
+        assert decide_inventory("hpc", [node(cpus_used=8)], [], may_use_reserved=False) == []

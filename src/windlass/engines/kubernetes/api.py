@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from windlass.core.errors import Unavailable
+from windlass.core.errors import Unavailable, WindlassError
 
 if TYPE_CHECKING:
     from kubernetes.client import ApiClient
@@ -25,14 +25,15 @@ _MERGE_PATCH = "application/merge-patch+json"
 _PASSING = (408, 429)
 
 
-class Refused(Exception):
+class Refused(WindlassError):
     """The API server has answered, and the answer is no."""
 
-    def __init__(self, status: int, reason: str, message: str) -> None:
-        super().__init__(f"{status} {reason}: {message}")
+    code = "cluster_refused"
+
+    def __init__(self, status: int, reason: str, told: str) -> None:
+        super().__init__(f"{status} {reason}: {told}")
         self.status = status
-        self.reason = reason
-        self.message = message
+        self.told = told
 
 
 class EventStream:

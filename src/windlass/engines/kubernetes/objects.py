@@ -22,6 +22,7 @@ from windlass.wire.kubernetes import KubernetesOptions, Mode, Queueing
 
 # A pod whose attempt is over has nothing left to save; this lets its node notice before the object is gone.
 _RELEASE_GRACE_S = 1
+_WRONG = (400, 413, 422)  # what was asked for, as opposed to who asked or when
 _JOBSET = "jobset.x-k8s.io/v1alpha2"
 _VOLCANO = "scheduling.volcano.sh/v1beta1"
 
@@ -57,13 +58,14 @@ class AttemptObjects:
             return self._make_pods(launch, options, ranks, owner)
         except Refused as refusal:
             self.remove(launch.attempt_id)
-            if _is_quota(refusal):
-                raise Unavailable(f"the namespace's quota has no room now: {refusal.message}") from refusal
-            raise LaunchFailed(f"the cluster refused it: {refusal.message or refusal}") from refusal
+            if _may_pass(refusal):
+                raise Unavailable(f"the cluster does not let us now: {refusal.told or refusal}") from refusal
+            raise LaunchFailed(f"the cluster refused it: {refusal.told or refusal}") from refusal
 
     def kill(self, attempt_id: str) -> None:
         """Remove the pods now, whether or not their machines answer."""
-        self._api.delete(f"{self._core}/pods", grace_s=0, labelSelector=f"{names.ATTEMPT}={attempt_id}")
+        selector = f"{names.ATTEMPT}={attempt_id}"
+        self._remove_all([lambda: self._api.delete(f"{self._core}/pods", grace_s=0, labelSelector=selector)])
 
     def remove(self, attempt_id: str) -> None:
         """Everything that was made for the attempt. What owns the rest goes last, so that a removal that was cut
@@ -79,8 +81,15 @@ class AttemptObjects:
         selector = f"{names.ATTEMPT}={attempt_id}"
         first.append(lambda: self._api.delete(f"{self._core}/pods", grace_s=_RELEASE_GRACE_S, labelSelector=selector))
         first.append(lambda: self._api.delete(f"{self._core}/secrets/{name}"))
-        _all(self._threads, first)
-        self._api.delete(f"{self._core}/services/{name}")
+        self._remove_all(first)
+        self._remove_all([lambda: self._api.delete(f"{self._core}/services/{name}")])
+
+    def _remove_all(self, removals: Sequence[Callable[[], None]]) -> None:
+        """Raises Unavailable alone: what may not be removed now is tried again, and keeps nothing else waiting."""
+        try:
+            _all(self._threads, removals)
+        except Refused as refusal:
+            raise Unavailable(f"the cluster does not let us remove it: {refusal.told or refusal}") from refusal
 
     def _make_pods(self, launch: Launch, options: KubernetesOptions, ranks: Sequence[int], owner: Json) -> list[Json]:
         mode = self._site.config.mode
@@ -116,5 +125,9 @@ def _all(threads: Executor, works: Sequence[Callable[[], None]]) -> None:
         future.result()
 
 
-def _is_quota(refusal: Refused) -> bool:
-    return refusal.status == 403 and "exceeded quota" in refusal.message
+def _may_pass(refusal: Refused) -> bool:
+    """Whether it is the cluster's or its operator's trouble rather than the run's: a full quota, credentials that have
+    run out, rights or a namespace that are missing. Runs wait for these; they do not fail for them."""
+    if refusal.status == 403:
+        return "exceeded quota" in refusal.told or "cannot create resource" in refusal.told
+    return refusal.status not in _WRONG

@@ -173,7 +173,7 @@ def _secret(api: ClusterApi, namespace: str, name: str) -> dict[str, str]:
     try:
         data = api.get(f"/api/v1/namespaces/{namespace}/secrets/{name}").get("data") or {}
     except Refused as refusal:
-        raise CannotRun("CreateContainerConfigError", refusal.message) from refusal
+        raise CannotRun("CreateContainerConfigError", refusal.told) from refusal
     return {key: base64.b64decode(value).decode() for key, value in data.items()}
 
 

@@ -19,7 +19,10 @@ from windlass.core.errors import Unavailable
 from windlass.core.resources import Node, NodeShare, Placement
 from windlass.db.database import Database, sqlite_url
 from windlass.engines.contract import Engine, EngineContext, Launch, Observation, Phase
-from windlass.engines.ray import open_engine
+from windlass.engines.ray import RayEngine, open_engine
+from windlass.engines.ray.head import MARK
+from windlass.engines.ray.link import Link
+from windlass.engines.ray.tables import Tables, node_names
 from windlass.engines.remote.observing import stored_logs
 from windlass.nodes.book import DatabaseNodeBook
 from windlass.runs.sealing import Seal
@@ -37,12 +40,15 @@ PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 class RayRuns:
     """One server, and engines one after another: starting them takes longer than most tests."""
 
-    def __init__(self, folder: Path, cluster: RayCluster, *, address: str | None = None) -> None:
+    def __init__(
+        self, folder: Path, cluster: RayCluster, *, address: str | None = None, cpus: int | None = None
+    ) -> None:
         self.cluster = cluster
         self.home = folder / "home"
         self.happened = threading.Event()
         self._database_url = sqlite_url(folder / "windlass.db")
         self._address = address or cluster.address
+        self._cpus = cpus
         self._port = free_port()
         self.server = self.start_server()
         self.db = Database(self._database_url)
@@ -71,7 +77,7 @@ class RayRuns:
             server_url=f"http://127.0.0.1:{self._port}",
         )
         # Runs of other tests have other folders, and may have the same names.
-        config = RayConfig(type="ray", address=self._address, namespace=f"test-{self._port}")
+        config = RayConfig(type="ray", address=self._address, namespace=f"test-{self._port}", cpus=self._cpus)
         engine = open_engine(config, context)
         self._engines.append(engine)
         self.await_that(lambda: bool(nodes_of(engine)), "nodes of Ray")
@@ -140,13 +146,59 @@ class RayRuns:
         status = self.book.load([attempt_id])[attempt_id][node_rank].status
         return [rank["pid"] for rank in status["ranks"]] if status else []
 
-    def processes(self, attempt_id: str) -> list[int]:
-        """Every living process of an attempt."""
-        mark = f"{kernel.MARK}={attempt_id}".encode()
-        return [pid for pid in kernel.all_pids() if mark in _environ(pid) and not is_gone(pid)]
+    def tell_to_end(self, attempt_id: str, node_rank: int = 0) -> None:
+        """For commands that go on until there is a file `stop`."""
+        (Path(f"/proc/{self.ranks(attempt_id, node_rank)[0]}/cwd") / "stop").touch()
+
+    def carrier(self, rank: int) -> int:
+        """The process id of the actor that a rank is carried by. Above it are supervisor, relay and keeper, which is
+        told who its masters are."""
+        pid = rank
+        for _ in range(3):
+            found = kernel.stat(pid)
+            assert found is not None
+            pid = found.ppid
+        return int(_read(pid, "cmdline").split(b"\0")[4].split(b",")[0])
+
+    def driver(self) -> int:
+        """The process id of the newest engine's driver; 0 while there is none."""
+        mark = os.fsencode(str(self.home / "engines" / "ray"))
+        found = [pid for pid in kernel.all_pids() if mark in _read(pid, "cmdline") and not is_gone(pid)]
+        return max(found, default=0)
+
+    def local_head(self) -> list[int]:
+        """The processes of a head of our own."""
+        mark = os.fsencode(f"{MARK}={self.home}/engines/ray")
+        return [pid for pid in kernel.all_pids() if mark in _read(pid, "environ").split(b"\0") and not is_gone(pid)]
+
+    def tables(self) -> Tables:
+        found = self._link().tables()
+        assert found is not None
+        return found
+
+    def node_id(self, name: str) -> str:
+        return next(id for id, known in node_names(self.tables()).items() if known == name)
+
+    def actor_nodes(self, attempt_id: str) -> list[str]:
+        """The names of the nodes that the actors of an attempt are or were on, in order."""
+        tables = self.tables()
+        ours = sorted((name, actor) for name, actor in tables.actors.items() if f":{attempt_id}:" in name)
+        return [node_names(tables)[actor.node_id] for _, actor in ours]
+
+    def _link(self) -> Link:
+        assert isinstance(self.engine, RayEngine)
+        return self.engine._link
 
     def await_that(self, condition: Callable[[], bool], what: str, *, timeout_s: float = PATIENCE_S) -> None:
-        await_that(condition, lambda: f"{what}\n{self.driver_log()[-3000:]}", timeout_s=timeout_s)
+        await_that(condition, lambda: f"{what}\n{self.describe()}", timeout_s=timeout_s)
+
+    def describe(self) -> str:
+        """What is known, what relays said and what the driver said, for a test that fails."""
+        said = [
+            path.read_text(errors="replace")[-800:] for path in self.cluster.folder.glob("*/session_*/logs/worker*.err")
+        ]
+        parts = [str(self.book.load(list(self._launched)[-2:])), *said, self.driver_log()[-1000:]]
+        return "\n".join(parts)
 
     def driver_log(self) -> str:
         return (self.home / "engines" / "ray" / "driver.log").read_text(errors="replace")
@@ -187,8 +239,8 @@ def nodes_of(engine: Engine) -> Sequence[Node]:
         return ()
 
 
-def _environ(pid: int) -> bytes:
+def _read(pid: int, name: str) -> bytes:
     try:
-        return Path(f"/proc/{pid}/environ").read_bytes()
+        return Path(f"/proc/{pid}/{name}").read_bytes()
     except OSError:
         return b""

@@ -43,11 +43,17 @@ class RayCluster:
     folder: Path
     port: int
     client_port: int
+    heads: int = 0  # how many there have been
     nodes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)  # by name; the head is "head"
 
     @property
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
+
+    @property
+    def client_address(self) -> str:
+        """For those who are on no node of it."""
+        return f"ray://127.0.0.1:{self.client_port}"
 
     def start_head(self, *, cpus: int = 2) -> None:
         self._start(
@@ -57,8 +63,9 @@ class RayCluster:
             f"--ray-client-server-port={self.client_port}",
             "--include-dashboard=false",
             f"--num-cpus={cpus}",
-            f"--temp-dir={self.folder / 'r'}",
+            f"--temp-dir={self.folder / f'head{self.heads}'}",  # a second one would refuse the first one's
         )
+        self.heads += 1
         self._await(lambda: _answers(self.port), "the head of Ray does not start")
 
     def start_node(self, number: int, *, cpus: int = 2, gpus: int = 0) -> str:
@@ -87,13 +94,26 @@ class RayCluster:
         os.kill(self.raylet(name), signal.SIGKILL)
         self.nodes.pop(name).wait(_PATIENCE_S)
 
-    def kill_head(self) -> None:
-        """All of the head's own processes, GCS included."""
-        process = self.nodes.pop("head")
+    def kill_node(self, name: str) -> None:
+        """With all of Ray's own processes on it: for the head, its GCS too. Those in sessions of their own go on."""
+        process = self.nodes.pop(name)
         for pid in [*kernel.descendants(process.pid), process.pid]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         process.wait(_PATIENCE_S)
+
+    def drain(self, node_id: str, *, deadline_s: int) -> None:
+        """As a cloud's notice would have it: the node will be taken away."""
+        command = [
+            str(Path(sys.executable).with_name("ray")),
+            "drain-node",
+            f"--address={self.address}",
+            f"--node-id={node_id}",
+            "--reason=DRAIN_NODE_REASON_PREEMPTION",
+            "--reason-message=spot",
+            f"--deadline-remaining-seconds={deadline_s}",
+        ]
+        subprocess.run(command, check=True, capture_output=True, timeout=_PATIENCE_S)
 
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text(errors="replace")

@@ -1,7 +1,7 @@
 """The actor that holds a node's share of an attempt, and the relay below it. Runs on Ray's nodes.
 
-It is sent by value: nothing of Windlass is installed there, so only the standard library may be imported here.
-The relay is started by the constructor: an actor that exists has been told what to do, whoever died meanwhile.
+It is sent by value: nothing of Windlass is installed there, so only the standard library and Ray may be imported here.
+The relay is started by the constructor, so an actor that exists has been told what to do, whoever died meanwhile.
 """
 
 from __future__ import annotations
@@ -10,10 +10,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
-
-_LOOK_EVERY_S = 0.2
-
 
 # What Ray sets for its own workers. Ranks are none: they count their threads and handle breakpoints as anywhere else.
 _FOR_WORKERS = (
@@ -27,22 +23,26 @@ _FOR_WORKERS = (
 
 
 class Carrier:
-    def __init__(self, program: str, environ: dict[str, str], kept: list[str]) -> None:
-        """`environ` is for the relay; `kept` are variables that somebody asked Ray for."""
-        raylet = os.getppid()
-        command = [sys.executable, "-c", program]
-        command += [f"--die-with-parent-pid={pid}" for pid in (os.getpid(), raylet)]
-        self._relay = subprocess.Popen(command, env={**_surroundings(kept), **environ}, stdin=subprocess.DEVNULL)
-        threading.Thread(target=self._watch, args=(raylet,), name="windlass-watch", daemon=True).start()
+    def __init__(self, keeper: str, program: str, environ: dict[str, str], kept: list[str]) -> None:
+        """`keeper` and `program` are Python source; `environ` is for the relay; `kept` are variables that somebody
+        asked Ray for."""
+        import ray
 
-    def _watch(self, raylet: int) -> None:
-        """Ends with the relay; and with the raylet, which Ray's own workers outlive by minutes."""
-        while self._relay.poll() is None:
-            if os.getppid() != raylet:
-                self._relay.kill()
-                os._exit(1)
-            time.sleep(_LOOK_EVERY_S)
-        os._exit(0)
+        masters = f"{os.getpid()},{os.getppid()}"  # this worker and its raylet
+        ended, keeper_end = os.pipe()
+        subprocess.run(
+            [sys.executable, "-c", keeper, ray.get_runtime_context().gcs_address, masters, program],
+            env={**_surroundings(kept), **environ},
+            stdin=subprocess.DEVNULL,
+            pass_fds=[keeper_end],  # held by the keeper, and by nobody below it
+            check=True,
+        )
+        os.close(keeper_end)
+        threading.Thread(target=self._wait, args=(ended,), name="windlass-wait", daemon=True).start()
+
+    def _wait(self, ended: int) -> None:
+        os.read(ended, 1)
+        os._exit(0)  # the share is not needed any more
 
 
 def _surroundings(kept: list[str]) -> dict[str, str]:

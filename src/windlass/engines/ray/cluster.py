@@ -6,6 +6,7 @@ are not made in the server. What has no public name in Ray is read through `ray.
 
 from __future__ import annotations
 
+import inspect
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,7 @@ from ray import cloudpickle
 from ray.util.placement_group import PlacementGroup, get_placement_group, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from windlass.engines.ray import carrier, looking
+from windlass.engines.ray import carrier, keeper, looking
 from windlass.engines.ray.requests import ActorRequest, GroupRequest
 from windlass.engines.ray.tables import Tables, node_names
 
@@ -81,6 +82,7 @@ class Cluster:
 
     def _start(self, request: GroupRequest, actor: ActorRequest, group: PlacementGroup, rank: int) -> None:
         amounts = dict(actor.bundle)
+        kept = list((request.runtime_env or {}).get("env_vars", {}))
         self._carrier.options(
             name=actor.name,
             namespace=self._namespace,
@@ -95,7 +97,7 @@ class Cluster:
             scheduling_strategy=PlacementGroupSchedulingStrategy(
                 placement_group=group, placement_group_bundle_index=rank
             ),
-        ).remote(request.program, dict(actor.environ), list((request.runtime_env or {}).get("env_vars", {})))
+        ).remote(inspect.getsource(keeper), request.program, dict(actor.environ), kept)
 
     def _await_removal(self, group: str) -> None:
         """Removal is asynchronous; what is gone for us must be gone for the next look too."""

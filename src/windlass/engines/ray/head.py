@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from windlass.core.errors import Unavailable
 
+MARK = "WINDLASS_RAY_HEAD"  # in the environment of all its processes, for whoever wants to end them
 _NOTE = "head.json"
 _START_PATIENCE_S = 60.0
 _LONGEST_FOLDER = 40  # Ray puts sockets below it, and the kernel has a limit for their paths
@@ -25,29 +27,34 @@ def local_head(folder: Path, *, cpus: int | None, gpus: int | None) -> str:
         port = int(json.loads(note.read_text())["port"])
         if _answers(port):
             return _address(port)
-    port = _free_port()
+    port, client_port = _free_ports(2)
     # Written first: a head that was started and forgotten would be started again and again.
     note.write_text(json.dumps({"port": port}))
+    command = render_head_command(folder, port=port, client_port=client_port, cpus=cpus, gpus=gpus)
     with (folder / "head.log").open("ab") as log:
-        command = render_head_command(folder, port=port, cpus=cpus, gpus=gpus)
-        subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=_START_PATIENCE_S, check=False
+        started = subprocess.run(
+            command,
+            env={**os.environ, MARK: str(folder)},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            timeout=_START_PATIENCE_S,
+            check=False,
         )
-    deadline = time.monotonic() + _START_PATIENCE_S
-    while not _answers(port):
-        if time.monotonic() > deadline:
-            raise Unavailable(f"the Ray head of {folder} does not start; see {folder / 'head.log'}")
-        time.sleep(0.1)
+    if started.returncode != 0 or not _answers(port):
+        raise Unavailable(f"the Ray head of {folder} does not start; see {folder / 'head.log'}")
     return _address(port)
 
 
-def render_head_command(folder: Path, *, port: int, cpus: int | None, gpus: int | None) -> Sequence[str]:
+def render_head_command(
+    folder: Path, *, port: int, client_port: int, cpus: int | None, gpus: int | None
+) -> Sequence[str]:
     command = [
         str(Path(sys.executable).with_name("ray")),
         "start",
         "--head",
         f"--port={port}",
-        "--ray-client-server-port=0",
+        f"--ray-client-server-port={client_port}",
         "--include-dashboard=false",
         "--disable-usage-stats",
     ]
@@ -72,7 +79,7 @@ def _answers(port: int) -> bool:
     return True
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as open_sockets:
+        probes = [open_sockets.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [int(probe.getsockname()[1]) for probe in probes]

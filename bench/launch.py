@@ -134,7 +134,7 @@ def main(arguments: list[str] | None = None) -> int:
     with workspace() as folder:
         script = _project(folder / "project")
         with running_ray(folder) as ray, running_server(folder / "home") as server:
-            bench = Bench(folder=folder, script=script, server=server, ray=ray)
+            bench = Bench(folder=folder, script=script, server=server, ray=ray.jobs)
             tell("warming up: caches, the warm launcher, Ray's first worker")
             for arm in bench.arms(1).values():
                 arm()

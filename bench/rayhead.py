@@ -9,6 +9,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from bench.harness import BIN, free_ports, tell
@@ -16,9 +17,15 @@ from bench.harness import BIN, free_ports, tell
 _PATIENCE_S = 120.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayHead:
+    jobs: str  # the address for `ray job submit`
+    gcs: str  # the cluster's
+
+
 @contextlib.contextmanager
-def running_ray(folder: Path) -> Iterator[str]:
-    """The address for `ray job submit`. The head has answered once when the block begins; it is stopped after it, and
+def running_ray(folder: Path) -> Iterator[RayHead]:
+    """The head has answered once when the block begins; it is stopped after it, and
     what it leaves behind is ended with the workspace."""
     gcs, client, dashboard = free_ports(3)
     address = f"http://127.0.0.1:{dashboard}"
@@ -35,7 +42,7 @@ def running_ray(folder: Path) -> Iterator[str]:
         )
     try:
         _await_answer(address, process, log)
-        yield address
+        yield RayHead(jobs=address, gcs=f"127.0.0.1:{gcs}")
     finally:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):

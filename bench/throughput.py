@@ -28,10 +28,10 @@ def measure_rates(folder: Path, counts: dict[str, int], *, rounds: int) -> dict[
     with running_ray(folder) as ray, running_server(folder / "home") as server:
         tell("warming up")
         windlass_rate(server, folder / "work", count=5)
-        ray_rate(ray, count=2)
+        ray_rate(ray.jobs, count=2)
         arms: dict[str, Callable[[], float]] = {
             "windlass": functools.partial(windlass_rate, server, folder / "work", count=counts["windlass"]),
-            "ray jobs": functools.partial(ray_rate, ray, count=counts["ray jobs"]),
+            "ray jobs": functools.partial(ray_rate, ray.jobs, count=counts["ray jobs"]),
             "submitit": lambda: submitit_rate(folder / f"submitit-{next(serial)}", count=counts["submitit"]),
         }
         return alternate(arms, rounds=rounds)

@@ -5,6 +5,7 @@ An option of the command wins over a variable, a variable over the file, the fil
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,9 @@ from windlass.wire.problems import problems_of
 
 CONFIG_VARIABLE = "WINDLASS_CONFIG"
 FILE_NAME = "config.yaml"
+# What Kubernetes tells every container about a Service that is called `windlass-server` or alike.
+_SERVICE_LINK = re.compile(r"_(SERVICE_(HOST|PORT)(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)$")
+_SERVICE_ADDRESS = re.compile(r"^(tcp|udp|sctp)://")
 _HINT = "docs/config.md lists every setting; `windlass server config` shows what is used"
 
 
@@ -71,6 +75,7 @@ def load_config(
     flags: Mapping[tuple[str, ...], tuple[str, Any]] | None = None,
 ) -> LoadedConfig:
     """`flags`: by setting, the option's name and its value. Raises InvalidConfig with every problem and its place."""
+    environ = _without_service_links(environ)
     gathered = _Gathered()
     path = find_file(file, environ, home)
     lines = _read_file(path, gathered) if path else {}
@@ -130,6 +135,17 @@ def _place(
 
 
 # ---- the environment -------------------------------------------------------------------------------------------------
+
+
+def _without_service_links(environ: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: text
+        for name, text in environ.items()
+        if not (
+            name.startswith("WINDLASS_")
+            and (_SERVICE_LINK.search(name) or (name.endswith("_PORT") and _SERVICE_ADDRESS.match(text)))
+        )
+    }
 
 
 def _read_environ(environ: Mapping[str, str], gathered: _Gathered) -> None:

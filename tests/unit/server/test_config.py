@@ -209,6 +209,19 @@ def test_variables_of_others_are_left_alone(tmp_path: Path) -> None:
     assert loaded(tmp_path, environ=environ) == ServerConfig()
 
 
+def test_what_kubernetes_says_about_services_is_not_for_us(tmp_path: Path) -> None:
+    environ = {
+        "WINDLASS_SERVER_SERVICE_HOST": "10.0.0.1",
+        "WINDLASS_SERVER_SERVICE_PORT": "8470",
+        "WINDLASS_SERVER_SERVICE_PORT_HTTP": "8470",
+        "WINDLASS_SERVER_PORT": "tcp://10.0.0.1:8470",
+        "WINDLASS_SERVER_PORT_8470_TCP_ADDR": "10.0.0.1",
+        "WINDLASS_SERVER_PORT_8470_TCP": "tcp://10.0.0.1:8470",
+        "WINDLASS_DATABASE_PORT": "tcp://10.0.0.2:5432",
+    }
+    assert loaded(tmp_path, environ=environ) == ServerConfig()
+
+
 def test_projects_without_engines_have_those_of_all_others(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(
         "engines: {a: {type: local}, b: {type: local}}\n"

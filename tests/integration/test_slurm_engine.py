@@ -32,6 +32,16 @@ print('times', len(got), flush=True)
 """
 
 
+_STAND_IN = """#!/bin/sh
+shift
+while [ "$1" = --bind ]; do shift 2; done
+PATH=/usr/bin:/bin:$1
+export PATH
+shift
+exec "$@"
+"""
+
+
 @pytest.fixture
 def runs(slurm_cluster: SlurmCluster, tmp_path: Path) -> Iterator[SlurmRuns]:
     runs = SlurmRuns(slurm_cluster, tmp_path)
@@ -86,6 +96,27 @@ class TestWhatAJobIsGiven:
         runs.engine.stop(first, grace_s=0.0)
         assert runs.wait(second).exit is not None
         assert "at last" in runs.log(second)
+
+
+class TestImages:
+    def test_an_image_is_run_by_apptainer_with_its_own_search_path(
+        self, slurm_cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A stand-in takes apptainer's arguments, and runs the command outside of any container."""
+        stand_in = tmp_path / "bin" / "apptainer"
+        stand_in.parent.mkdir()
+        stand_in.write_text(_STAND_IN)
+        stand_in.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{stand_in.parent}:{os.environ['PATH']}")
+        runs = SlurmRuns(slurm_cluster, tmp_path, container_runtime="apptainer")
+        try:
+            attempt_id = runs.shell('echo "path=$PATH"', image="/images/torch.sif", nodes=("n1", "n2"))
+            seen = runs.wait(attempt_id)
+            assert seen.exit is not None
+            assert seen.exit.reason is ExitReason.COMPLETED, seen.exit
+            assert "path=/usr/bin:/bin:/images/torch.sif" in runs.log(attempt_id, rank=1, node=1)
+        finally:
+            runs.clean_up()
 
 
 class TestGangs:
@@ -320,8 +351,7 @@ class TestNodes:
         job_id = runs.cluster.ask(*sbatch, "--wrap", "sleep 600").strip()
         wait_for(lambda: runs.cluster.job_state(job_id) == "RUNNING", "the other job to run")
         runs.engine.close()
-        runs.engine = runs.open_engine()
-        runs.look(ours)
+        runs.engine = runs.open_engine()  # one that has never been asked about the attempt: another controller's
         runs.engine.inventory()
         wait_for(lambda: runs.engine._watcher.tables is not None, "Slurm's tables")
         node = next(node for node in runs.engine.inventory() if node.name == "n1")

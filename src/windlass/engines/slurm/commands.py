@@ -72,7 +72,9 @@ class Slurm:
         return parse_graces(self._listing(["scontrol", "show", "partition", "-o"]))
 
     def list_past_jobs(self, job_ids: Sequence[str]) -> list[PastJob] | None:
-        """None where no accounting is kept."""
+        """None where no accounting is kept, or cannot be read from here."""
+        if self._find("sacct") is None:
+            return None
         words = ["sacct", "-X", "-n", "-P", "-j", ",".join(job_ids), "--format=JobIDRaw,State,JobName%160"]
         done = self._run(words, timeout_s=_LISTING_TIMEOUT_S)
         said = done.stderr.decode(errors="replace").strip()
@@ -105,7 +107,9 @@ class Slurm:
     def _run(
         self, words: Sequence[str], *, timeout_s: float, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[bytes]:
-        program = str(self._bin_dir / words[0]) if self._bin_dir else words[0]
+        program = self._find(words[0])
+        if program is None:
+            raise Unavailable(f"there is no {words[0]} {f'in {self._bin_dir}' if self._bin_dir else 'on PATH'}")
         try:
             return subprocess.run(
                 [program, *words[1:]],
@@ -120,3 +124,6 @@ class Slurm:
             raise Unavailable(f"{words[0]} did not answer within {timeout_s:g} s") from None
         except OSError as error:
             raise Unavailable(f"cannot run {program}: {error.strerror}") from error
+
+    def _find(self, name: str) -> str | None:
+        return shutil.which(name, path=str(self._bin_dir) if self._bin_dir else self._env.get("PATH"))

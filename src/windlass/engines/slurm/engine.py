@@ -56,6 +56,7 @@ class SlurmEngine:
         self._agent: Path | None = None
         self._graces: Mapping[str, int] | None = None
         self._seen: dict[str, Attempt] = {}
+        self._held: dict[str, tuple[Holding, ...]] = {}  # by token; plans do not change
         self._watcher = Watcher(
             self._slurm,
             prefix=token_prefix(self._shared_dir),
@@ -304,21 +305,25 @@ class SlurmEngine:
         return Notice(message=f"node {', '.join(going)} is draining in Slurm") if going else None
 
     def _holdings(self) -> list[Holding]:
-        """What attempts of ours hold on nodes, as far as Slurm has given it to them."""
+        """What attempts of ours hold on nodes, as far as Slurm has given it to them; those of other controllers too."""
         tables = self._watcher.tables
-        found = []
-        for attempt in self._seen.values():
-            rows = tables.jobs.get(attempt.token, ()) if tables is not None else ()
-            if attempt.plans is None or not any(row.life is JobLife.ALIVE for row in rows):
-                continue
-            for plan in attempt.plans:
-                memory_bytes = plan["memory_limit_bytes"] or 0
-                found.append(
-                    Holding(
-                        node=plan["node_name"], cpus=plan["cpus"], memory_bytes=memory_bytes, gpus=plan["gpu_count"]
-                    )
-                )
-        return found
+        jobs = tables.jobs if tables is not None else {}
+        alive = [token for token, rows in jobs.items() if any(row.life is JobLife.ALIVE for row in rows)]
+        self._held = {token: self._held.get(token) or self._load_holdings(token) for token in alive}
+        return [holding for holdings in self._held.values() for holding in holdings]
+
+    def _load_holdings(self, token: str) -> tuple[Holding, ...]:
+        attempt_id = token.removeprefix(token_prefix(self._shared_dir))
+        attempt = self._seen.get(attempt_id) or load_attempt(self._shared_dir, attempt_id, token)
+        return tuple(
+            Holding(
+                node=plan["node_name"],
+                cpus=plan["cpus"],
+                memory_bytes=plan["memory_limit_bytes"] or 0,
+                gpus=plan["gpu_count"],
+            )
+            for plan in (attempt.plans if attempt is not None else None) or ()
+        )
 
     # ---- stopping ------------------------------------------------------------------------------------------------
 

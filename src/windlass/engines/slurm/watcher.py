@@ -151,18 +151,27 @@ class Watcher:
         for row in self._slurm.list_jobs():
             if row.comment.startswith(self._prefix):
                 rows.setdefault(row.comment, []).append(row)
-        with self._changed:
-            wanted = sorted(self._look_back)
-        if wanted:
-            found = self._slurm.list_past_jobs(wanted) or []
-            by_id = {job.job_id: job for job in found}
-            with self._changed:
-                self._past.update({job_id: by_id.get(job_id) for job_id in wanted})
-                self._look_back.difference_update(wanted)
+        found_past = self._read_accounting()
         jobs = {token: tuple(found) for token, found in rows.items()}
-        changed = bool(wanted) or self.tables is None or self.tables.jobs != jobs
+        changed = found_past or self.tables is None or self.tables.jobs != jobs
         self.tables = Tables(asked_at=asked_at, jobs=jobs, past=dict(self._past))
         return changed
+
+    def _read_accounting(self) -> bool:
+        """Whether it was asked, and answered. It may be away on its own: what is asked of it then stays open."""
+        with self._changed:
+            wanted = sorted(self._look_back)
+        if not wanted:
+            return False
+        try:
+            by_id = {job.job_id: job for job in self._slurm.list_past_jobs(wanted) or ()}
+        except Unavailable as error:
+            log.warning("Slurm's accounting does not answer: %s", error)
+            return False
+        with self._changed:
+            self._past.update({job_id: by_id.get(job_id) for job_id in wanted})
+            self._look_back.difference_update(wanted)
+        return True
 
     def _failed_on_nodes(self) -> set[str]:
         """Jobs whose end is only explained by the state of a node."""

@@ -52,7 +52,7 @@ test-slow: setup-dev ## crash sweeps, fuzzing, load
 
 test-kubernetes: setup-dev ## the Kubernetes engine on a real control plane; builds that once (10 minutes)
 	tools/kubernetes/build.sh
-	$(BIN)/python -m pytest -m kubernetes tests
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m kubernetes tests
 
 check: setup-dev ## format, lint, types, import rules
 	$(BIN)/ruff format --check .

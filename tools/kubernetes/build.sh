@@ -5,15 +5,17 @@
 #
 #   tools/kubernetes/build.sh            builds what is missing
 #   WORK=folder tools/kubernetes/build.sh   ... keeping source and compiler cache in `folder`, to build again quickly
+#   CI=true tools/kubernetes/build.sh    also installs what a real kubelet needs, whose test is left out without it
 set -eu
 
 VERSION=1.20.2
-PROGRAMS=${PROGRAMS:-"kube-apiserver kube-controller-manager kube-scheduler"}
+PROGRAMS=${PROGRAMS:-"kube-apiserver kube-controller-manager kube-scheduler kubelet"}
 TARGET=${WINDLASS_KUBERNETES_BIN:-$HOME/.cache/windlass/kubernetes-$VERSION}
 # The compiler's own packages, and three that replace copies in the source: they do not work with Go 1.18 and newer
 # (the API server would crash at the first custom resource).
 BUILD_PACKAGES="golang-go dpkg-dev golang-github-modern-go-reflect2-dev golang-github-modern-go-concurrent-dev
   golang-github-json-iterator-go-dev"
+NODE_PACKAGES="containerd runc containernetworking-plugins busybox-static iproute2"
 REPLACED="modern-go/reflect2 modern-go/concurrent json-iterator/go"
 
 say() { echo "kubernetes: $*" >&2; }
@@ -90,6 +92,7 @@ build() {
 }
 
 command -v etcd >/dev/null || install_packages etcd-server
+[ -z "${CI:-}" ] || install_packages $NODE_PACKAGES
 [ -n "$(missing_programs)" ] || exit 0
 command -v apt-get >/dev/null || fail "only Debian has this source package; set WINDLASS_KUBERNETES_BIN to a folder with $PROGRAMS"
 if [ -z "${WORK:-}" ]; then

@@ -28,6 +28,7 @@ ADMIN = "admin"
 CONTROLLER = "system:serviceaccount:windlass:windlass-controller"
 NAMESPACE = "windlass-runs"
 DEPLOY = Path(__file__).parents[3] / "deploy" / "kubernetes"
+HOST_ADDRESS = "198.18.76.254"  # this machine, as seen from a real node's network
 NODE_GRACE_S = 6  # silent for longer, a node is NotReady
 _NEEDED = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
 _READY_S = 90.0
@@ -144,7 +145,8 @@ class KubernetesCluster:
             process = subprocess.Popen(command, env=clean, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
         node = StandInNode(name=name, process=process, folder=folder)
         self._nodes.append(node)
-        self._wait_for_nodes([name] if count == 1 else [f"{name}-{number}" for number in range(count)], node)
+        names = [name] if count == 1 else [f"{name}-{number}" for number in range(count)]
+        self.wait_for_nodes(names, process, folder / "kubelet.log")
         return node
 
     def node(self, name: str) -> StandInNode:
@@ -157,7 +159,8 @@ class KubernetesCluster:
         for found in self.admin.get("/api/v1/nodes", labelSelector=f"windlass.test/kubelet={node.name}")["items"]:
             self.admin.delete(f"/api/v1/nodes/{found['metadata']['name']}")
 
-    def _wait_for_nodes(self, names: Sequence[str], node: StandInNode) -> None:
+    def wait_for_nodes(self, names: Sequence[str], kubelet: subprocess.Popen[bytes], log: Path) -> None:
+        """Until they take pods."""
         missing, deadline = set(names), time.monotonic() + 60
         while missing:
             for found in self.admin.get("/api/v1/nodes")["items"]:
@@ -166,9 +169,9 @@ class KubernetesCluster:
                 )
                 if ready and not found["spec"].get("taints"):
                     missing.discard(found["metadata"]["name"])
-            if node.process.poll() is not None or time.monotonic() > deadline:
-                log = (node.folder / "kubelet.log").read_text(errors="replace")
-                raise RuntimeError(f"nodes {sorted(missing)[:5]} do not get ready:\n{log[-2000:]}")
+            if kubelet.poll() is not None or time.monotonic() > deadline:
+                said = log.read_text(errors="replace")[-2000:]
+                raise RuntimeError(f"nodes {sorted(missing)[:5]} do not get ready:\n{said}")
             time.sleep(_LOOK_EVERY_S)
 
     # ---- objects -----------------------------------------------------------------------------------------------
@@ -296,7 +299,14 @@ def _kubeconfig(folder: Path, port: int, token: str) -> dict[str, Any]:
 
 def _make_certificate(key: Path, certificate: Path) -> None:
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=windlass-test"]
-    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
+    command += [
+        "-addext",
+        f"subjectAltName=IP:127.0.0.1,IP:{HOST_ADDRESS}",
+        "-keyout",
+        str(key),
+        "-out",
+        str(certificate),
+    ]
     subprocess.run(command, check=True, capture_output=True)
 
 

@@ -15,14 +15,17 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from windlass.engines.ray.cluster import Cluster, NodeIsGone
-from windlass.engines.ray.head import local_head
+from windlass.engines.ray.head import answers, local_head
 from windlass.engines.ray.requests import GroupRequest
+
+if TYPE_CHECKING:
+    from windlass.engines.ray.cluster import Cluster
 
 _LOOK_EVERY_S = 0.5
 _LOOK_IDLY_EVERY_S = 2.0
+_KNOCK_EVERY_S = 0.5
 
 
 class Driver:
@@ -54,8 +57,6 @@ class Driver:
                 self._cluster.launch(GroupRequest.from_json(message["request"]))
             elif message["op"] == "remove":
                 self._cluster.remove(message["group"])
-        except NodeIsGone as gone:
-            error = {"kind": "gone", "message": str(gone)}
         except Exception as problem:
             # The process is a boundary: what Ray refuses for one attempt is no reason to end the work for all.
             error = {"kind": type(problem).__name__, "message": str(problem) or repr(problem)}
@@ -86,11 +87,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if address == "local":
         address = local_head(options.folder, cpus=options.cpus, gpus=options.gpus)
     try:
+        _await_head(address, connection)
+        from windlass.engines.ray.cluster import Cluster  # a second's work, of no use while nobody answers
+
         Driver(connection, Cluster(address, options.namespace, prefix=options.prefix)).serve()
     except (EOFError, ConnectionError):
         pass
     # Detached actors stay. Ray's own way out waits for this and that, and nothing here needs it.
     os._exit(0)
+
+
+def _await_head(address: str, connection: socket.socket) -> None:
+    """Until somebody listens there. Raises EOFError when the engine hangs up."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    while port.isdigit() and not answers(host.strip("[]"), int(port)):
+        if select.select([connection], [], [], _KNOCK_EVERY_S)[0] and not connection.recv(1, socket.MSG_PEEK):
+            raise EOFError
 
 
 def _parser() -> argparse.ArgumentParser:

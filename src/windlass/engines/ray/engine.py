@@ -90,7 +90,7 @@ class RayEngine:
         )
         seen.grace_s, seen.refusal = launch.grace_s, None
         self._follow({*self._following, request.name})
-        seen.request = self._link.ask("launch", request=request.to_json())
+        seen.request = self._link.ask("launch", wants_answer=True, request=request.to_json())
 
     def poll(self, attempt_ids: Sequence[str]) -> Mapping[str, Observation]:
         # Ray's word first: what a node said before its actor ended is then there to be read.
@@ -119,7 +119,8 @@ class RayEngine:
             self._seen.setdefault(attempt_id, _Seen()).released = True
         group = group_name(self._prefix, attempt_id)
         if group in self._tables().groups or self._is_launching(attempt_id):
-            answer = self._link.wait(self._link.ask("remove", group=group), _REMOVAL_PATIENCE_S)
+            number = self._link.ask("remove", wants_answer=True, group=group)
+            answer = self._link.wait(number, _REMOVAL_PATIENCE_S)
             if answer is None or answer.kind is not None:
                 reason = answer.message if answer else "no answer yet"
                 raise Unavailable(f"Ray has not removed {group}: {reason}")
@@ -189,7 +190,7 @@ class RayEngine:
         seen.request = None
         if answer is None or answer.kind is None:
             return
-        if answer.kind == "gone":
+        if answer.kind == "NodeIsGone":
             seen.refusal = NodeLife(life=Life.GONE, message=answer.message)
         elif answer.kind in _FINAL:
             message = f"Ray refuses it: {answer.message}"

@@ -25,7 +25,7 @@ def local_head(folder: Path, *, cpus: int | None, gpus: int | None) -> str:
     note = folder / _NOTE
     if note.exists():
         port = int(json.loads(note.read_text())["port"])
-        if _answers(port):
+        if answers("127.0.0.1", port):
             return _address(port)
     port, client_port = _free_ports(2)
     # Written first: a head that was started and forgotten would be started again and again.
@@ -41,7 +41,7 @@ def local_head(folder: Path, *, cpus: int | None, gpus: int | None) -> str:
             timeout=_START_PATIENCE_S,
             check=False,
         )
-    if started.returncode != 0 or not _answers(port):
+    if started.returncode != 0 or not answers("127.0.0.1", port):
         raise Unavailable(f"the Ray head of {folder} does not start; see {folder / 'head.log'}")
     return _address(port)
 
@@ -71,9 +71,9 @@ def _address(port: int) -> str:
     return f"127.0.0.1:{port}"
 
 
-def _answers(port: int) -> bool:
+def answers(host: str, port: int) -> bool:
     try:
-        socket.create_connection(("127.0.0.1", port), timeout=1.0).close()
+        socket.create_connection((host, port), timeout=1.0).close()
     except OSError:
         return False
     return True

@@ -27,8 +27,7 @@ log = logging.getLogger(__name__)
 
 _FRESH_S = 5.0  # tables older than this say nothing about now
 _CONNECT_PATIENCE_S = 120.0  # starting a head of our own takes a while
-_HANG_PATIENCE_S = 30.0
-_SEND_PATIENCE_S = 0.2
+_HANG_PATIENCE_S = 12.0  # calls take milliseconds while Ray is well
 _BACKOFF_S = (0.5, 5.0)
 
 
@@ -53,6 +52,7 @@ class Link:
         self._process: subprocess.Popen[bytes] | None = None
         self._tables: tuple[float, Tables] | None = None
         self._under_way: set[int] = set()
+        self._wanted: set[int] = set()  # requests whose answers are kept
         self._answers: dict[int, Answer] = {}
         self._closing = False
         self._thread = threading.Thread(target=self._keep_running, name="ray-driver", daemon=True)
@@ -65,7 +65,7 @@ class Link:
                 return None
             return self._tables[1]
 
-    def ask(self, op: str, **fields: Any) -> int:
+    def ask(self, op: str, *, wants_answer: bool = False, **fields: Any) -> int:
         """Hand a request over; its number. Raises Unavailable if there is nobody to take it."""
         with self._changed:
             if self._connection is None:
@@ -77,6 +77,8 @@ class Link:
                 self._kill()  # half a line may be on its way
                 raise Unavailable(f"Ray's driver does not listen: {error}") from error
             self._under_way.add(number)
+            if wants_answer:
+                self._wanted.add(number)
             return number
 
     def is_under_way(self, number: int) -> bool:
@@ -163,10 +165,17 @@ class Link:
             else:
                 news = True
                 self._under_way.discard(message["done"])
-                self._answers[message["done"]] = Answer(**(message["error"] or {}))
+                self._keep_answer(message["done"], Answer(**(message["error"] or {})))
                 self._changed.notify_all()
         if news:
             self._notify()
+
+    def _keep_answer(self, number: int, answer: Answer) -> None:
+        if number in self._wanted:
+            self._wanted.discard(number)
+            self._answers[number] = answer
+        elif answer.kind is not None:
+            log.warning("Ray has not done what it was asked: %s: %s", answer.kind, answer.message)
 
     def _clear_away(self, connection: socket.socket) -> None:
         with self._changed:
@@ -174,6 +183,7 @@ class Link:
             self._kill()
             assert self._process is not None
             self._under_way.clear()
+            self._wanted.clear()
             self._answers.clear()
             self._changed.notify_all()
         connection.close()

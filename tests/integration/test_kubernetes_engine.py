@@ -94,12 +94,16 @@ def test_a_machine_that_dies_takes_its_attempt_and_is_named(runs: KubernetesRuns
         runs.wait_until(attempt, Phase.RUNNING)
         doomed.kill()
         seen = runs.wait_until(attempt, Phase.ENDED, timeout_s=90)
+        assert seen.exit is not None
+        assert seen.exit.reason is ExitReason.LOST
+        assert "doomed" in seen.exit.message
+        assert "doomed" not in [node.name for node in runs.engine.inventory()]
+        runs.engine.release(attempt)
+        await_that(lambda: not runs.pods())
+        late = runs.launch(*GOES_ON, nodes=("doomed",), number=2)
+        await_that(lambda: runs.look(late).notice is not None, lambda: runs.describe(late))
     finally:
         runs.cluster.remove_node(doomed)
-    assert seen.exit is not None
-    assert seen.exit.reason is ExitReason.LOST
-    assert "doomed" in seen.exit.message
-    assert "doomed" not in [node.name for node in runs.engine.inventory()]
 
 
 def test_nothing_is_lost_or_started_again_while_the_api_server_is_away(runs: KubernetesRuns) -> None:

@@ -122,6 +122,15 @@ def test_a_silent_machine_is_unknown_until_its_pod_is_given_up() -> None:
     assert look(running, lately, NOT_HEARD_OF).life is Life.ALIVE
 
 
+@pytest.mark.parametrize("machine", [NOT_HEARD_OF, replace(READY, cordoned=True), None])
+def test_a_pod_that_waits_for_a_machine_that_takes_none_is_moved(machine: NodeState | None) -> None:
+    pinned = {"annotations": {"windlass.dev/node": "n1"}}
+    life = look({"phase": "Pending"}, SILENT, machine, node=None, **pinned)
+    assert life.life is Life.WAITING
+    assert life.notice is not None
+    assert look({"phase": "Pending"}, SILENT, READY, node=None, **pinned).notice is None
+
+
 def test_a_deleted_pod_is_a_notice_with_its_deadline() -> None:
     life = look({"phase": "Running"}, deletionTimestamp="2023-11-14T22:13:40Z")
     assert life.life is Life.ALIVE

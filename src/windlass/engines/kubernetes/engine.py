@@ -151,7 +151,12 @@ class KubernetesEngine:
 
     def release(self, attempt_id: str) -> None:
         self._book.close(attempt_id)
-        self._objects.remove(attempt_id)
+        machines = {machine.name: machine.ready for machine in self._machines.snapshot().values()}
+        pods = [pod for pod in self._pods.snapshot().values() if pod.attempt_id == attempt_id]
+        if all(machines.get(pod.node or "", True) for pod in pods):
+            self._objects.remove(attempt_id)
+        else:
+            self._objects.remove(attempt_id, grace_s=0)  # nobody there would confirm it
         for kept in (self._overdue_at, self._killed, self._stops):
             kept.pop(attempt_id, None)
         self._made.discard(attempt_id)

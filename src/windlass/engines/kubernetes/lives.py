@@ -54,7 +54,9 @@ def decide_life(
         return _vanished(last_seen, machine, now)
     if pod.phase in ("Succeeded", "Failed"):
         return _ended(pod, report)
-    if machine is not None and machine.ready is None and not heard_lately(report, now):
+    on_silent_machine = pod.node is not None and machine is not None and machine.ready is None
+    if on_silent_machine and not heard_lately(report, now):
+        assert machine is not None
         return _on_silent_machine(pod, machine)
     if pod.ended is not None and report.reported_at is None:
         return _ended(pod, report)
@@ -149,6 +151,8 @@ def _notice(pod: PodState, machine: NodeState | None) -> Notice | None:
         return Notice(message=f"pod {pod.name} on {pod.node} is being removed: {why}", deadline=pod.deletion_at)
     if pod.disruption is not None:
         return Notice(message=f"pod {pod.name} on {pod.node} will be removed: {pod.disruption}")
+    if pod.node is None and pod.target is not None and not _takes_pods(machine):
+        return Notice(message=f"node {pod.target} takes no new pods any more")
     if machine is None:
         return None
     if machine.leaving is not None:
@@ -156,6 +160,8 @@ def _notice(pod: PodState, machine: NodeState | None) -> Notice | None:
         known = leaving.since is not None and leaving.within_s is not None
         deadline = leaving.since + leaving.within_s if known else None  # type: ignore[operator]
         return Notice(message=f"node {machine.name} is going away: {leaving.why}", deadline=deadline)
-    if pod.node is None and machine.cordoned:
-        return Notice(message=f"node {machine.name} takes no new pods: it was cordoned before this one came")
     return None
+
+
+def _takes_pods(machine: NodeState | None) -> bool:
+    return machine is not None and machine.ready is True and not machine.cordoned and machine.leaving is None

@@ -67,9 +67,9 @@ class AttemptObjects:
         selector = f"{names.ATTEMPT}={attempt_id}"
         self._remove_all([lambda: self._api.delete(f"{self._core}/pods", grace_s=0, labelSelector=selector)])
 
-    def remove(self, attempt_id: str) -> None:
+    def remove(self, attempt_id: str, *, grace_s: int = _RELEASE_GRACE_S) -> None:
         """Everything that was made for the attempt. What owns the rest goes last, so that a removal that was cut
-        short can be found and finished."""
+        short can be found and finished. Without grace, objects go also if their machines do not answer."""
         name, config = names.attempt_name(attempt_id), self._site.config
         first: list[Callable[[], None]] = []
         if config.mode is Mode.INDEXED_JOB:
@@ -79,7 +79,7 @@ class AttemptObjects:
         if config.queueing is Queueing.VOLCANO:
             first.append(lambda: self._api.delete(f"{self._groups}/{name}"))
         selector = f"{names.ATTEMPT}={attempt_id}"
-        first.append(lambda: self._api.delete(f"{self._core}/pods", grace_s=_RELEASE_GRACE_S, labelSelector=selector))
+        first.append(lambda: self._api.delete(f"{self._core}/pods", grace_s=grace_s, labelSelector=selector))
         first.append(lambda: self._api.delete(f"{self._core}/secrets/{name}"))
         self._remove_all(first)
         self._remove_all([lambda: self._api.delete(f"{self._core}/services/{name}")])

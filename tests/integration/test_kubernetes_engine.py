@@ -214,6 +214,21 @@ def test_a_manifest_that_is_refused_is_a_failed_launch(runs: KubernetesRuns) -> 
     await_that(lambda: not runs.pods())
 
 
+@pytest.mark.parametrize(("mode", "words"), [("indexed-job", "too old for Indexed Jobs"), ("jobset", "has no JobSets")])
+def test_a_cluster_without_what_the_mode_needs_says_so_and_keeps_nothing(
+    runs: KubernetesRuns, mode: str, words: str
+) -> None:
+    engine = runs.open_engine(mode=mode)
+    try:
+        with pytest.raises(LaunchFailed, match=words):
+            runs.launch(*GOES_ON, engine=engine)
+    finally:
+        engine.close()
+    admin = runs.cluster.admin
+    assert admin.get(f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs")["items"] == []
+    assert admin.get(f"/api/v1/namespaces/{NAMESPACE}/services")["items"] == []
+
+
 def test_a_node_that_hangs_is_removed_after_its_grace(runs: KubernetesRuns, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("windlass.engines.kubernetes.engine._LAST_WORDS_S", 1.0)
     attempt = runs.launch(*GOES_ON)

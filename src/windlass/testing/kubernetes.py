@@ -239,8 +239,30 @@ def _start(programs: Path, folder: Path) -> KubernetesCluster:
     for user in ("admin", "controller"):
         kubeconfigs[user] = folder / f"{user}.kubeconfig"
         kubeconfigs[user].write_text(yaml.safe_dump(_kubeconfig(folder, port, f"{user}-token")))
+    cluster = KubernetesCluster(
+        folder=folder,
+        port=port,
+        programs=programs,
+        admin=open_api(kubeconfig=str(kubeconfigs["admin"]), context=None),
+        kubeconfig=kubeconfigs["admin"],
+        controller_kubeconfig=kubeconfigs["controller"],
+    )
+    try:
+        for name, command in _commands(programs, folder, kubeconfigs["admin"], etcd, peer, port).items():
+            cluster.start_part(name, command)
+            if name == "apiserver":
+                cluster.wait_ready()
+    except BaseException:
+        cluster.stop()
+        raise
+    return cluster
+
+
+def _commands(programs: Path, folder: Path, kubeconfig: Path, etcd: int, peer: int, port: int) -> dict[str, list[str]]:
+    """The parts of a control plane, in the order in which they are started; the numbers are their ports."""
+    key, certificate = folder / "server.key", folder / "server.crt"
     cluster_etcd = f"http://127.0.0.1:{etcd}"
-    commands = {
+    return {
         "etcd": [
             "etcd", f"--data-dir={folder}/etcd", "--unsafe-no-fsync", "--logger=zap", "--log-level=error",
             f"--listen-client-urls={cluster_etcd}", f"--advertise-client-urls={cluster_etcd}",
@@ -256,33 +278,16 @@ def _start(programs: Path, folder: Path) -> KubernetesCluster:
             "--endpoint-reconciler-type=none", "--profiling=false",
         ],
         "controller-manager": [
-            str(programs / "kube-controller-manager"), f"--kubeconfig={kubeconfigs['admin']}", "--leader-elect=false",
+            str(programs / "kube-controller-manager"), f"--kubeconfig={kubeconfig}", "--leader-elect=false",
             f"--service-account-private-key-file={key}", "--port=0", "--secure-port=0",
             f"--node-monitor-grace-period={NODE_GRACE_S}s", "--node-monitor-period=1s",
             "--controllers=nodelifecycle,podgc,garbagecollector,namespace,serviceaccount,disruption,job,resourcequota",
         ],
         "scheduler": [
-            str(programs / "kube-scheduler"), f"--kubeconfig={kubeconfigs['admin']}", "--leader-elect=false",
+            str(programs / "kube-scheduler"), f"--kubeconfig={kubeconfig}", "--leader-elect=false",
             "--port=0", "--secure-port=0",
         ],
     }  # fmt: skip
-    cluster = KubernetesCluster(
-        folder=folder,
-        port=port,
-        programs=programs,
-        admin=open_api(kubeconfig=str(kubeconfigs["admin"]), context=None),
-        kubeconfig=kubeconfigs["admin"],
-        controller_kubeconfig=kubeconfigs["controller"],
-    )
-    try:
-        for name, command in commands.items():
-            cluster.start_part(name, command)
-            if name == "apiserver":
-                cluster.wait_ready()
-    except BaseException:
-        cluster.stop()
-        raise
-    return cluster
 
 
 def _kubeconfig(folder: Path, port: int, token: str) -> dict[str, Any]:

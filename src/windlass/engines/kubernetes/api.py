@@ -74,13 +74,14 @@ class ClusterApi:
     def create(self, path: str, manifest: Mapping[str, Any]) -> Json:
         return self._call("POST", path, {}, manifest)
 
-    def ensure(self, path: str, manifest: Mapping[str, Any]) -> None:
-        """Created, now or before. Needs no right to read what is there."""
+    def ensure(self, path: str, manifest: Mapping[str, Any]) -> Json | None:
+        """Created now, then as the server took it; or before, then None. Needs no right to read what is there."""
         try:
-            self.create(path, manifest)
+            return self.create(path, manifest)
         except Refused as refusal:
             if refusal.status != 409:
                 raise
+        return None
 
     def create_or_get(self, path: str, manifest: Mapping[str, Any]) -> Json:
         """What is there under the manifest's name counts as created: names tell what they are of."""

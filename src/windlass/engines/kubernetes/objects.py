@@ -94,14 +94,13 @@ class AttemptObjects:
     def _make_pods(self, launch: Launch, options: KubernetesOptions, ranks: Sequence[int], owner: Json) -> list[Json]:
         mode = self._site.config.mode
         if mode is Mode.INDEXED_JOB:
-            self._api.ensure(self._jobs, render_job(launch, self._site, options, owner))
+            made_job = self._api.ensure(self._jobs, render_job(launch, self._site, options, owner))
+            if made_job is not None and made_job["spec"].get("completionMode") != "Indexed":
+                raise Refused(422, "Old", "the cluster is too old for Indexed Jobs; set the engine's `mode` to pods")
             return []
         if mode is Mode.JOBSET:
             if not self._api.has(_JOBSET, "JobSet"):
-                raise LaunchFailed(
-                    "the cluster has no JobSets",
-                    hint="install JobSet, or set the engine's `mode` to pods or indexed-job",
-                )
+                raise Refused(422, "Missing", "the cluster has no JobSets; install them, or set `mode` to pods")
             self._api.ensure(self._jobsets, render_jobset(launch, self._site, options, owner))
             return []
         made: list[Json] = []

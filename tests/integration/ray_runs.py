@@ -34,6 +34,7 @@ from windlass.wire.ray import RayConfig
 
 RUN_ID = "r-bcdfghjkmn"
 PATIENCE_S = 60.0
+CONNECT_PATIENCE_S = 150.0  # a fresh cluster's client server takes its time
 PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 
 
@@ -80,7 +81,7 @@ class RayRuns:
         config = RayConfig(type="ray", address=self._address, namespace=f"test-{self._port}", cpus=self._cpus)
         engine = open_engine(config, context)
         self._engines.append(engine)
-        self.await_that(lambda: bool(nodes_of(engine)), "nodes of Ray")
+        self.await_that(lambda: bool(nodes_of(engine)), "nodes of Ray", timeout_s=CONNECT_PATIENCE_S)
         return engine
 
     def reopen(self) -> Engine:

@@ -35,6 +35,7 @@ def own_cluster() -> Iterator[RayCluster]:
         pytest.skip(f"no Ray: {reason}")
 
 
+@pytest.mark.slow  # a raylet takes a minute to find that its head has lost its memory
 def test_nothing_is_lost_while_the_head_is_away(own_cluster: RayCluster, tmp_path: Path) -> None:
     runs = RayRuns(tmp_path, own_cluster)
     try:
@@ -43,13 +44,13 @@ def test_nothing_is_lost_while_the_head_is_away(own_cluster: RayCluster, tmp_pat
         for attempt in (short, long):
             runs.wait(attempt, Phase.RUNNING)
         rank = runs.ranks(long, 0)[0]
+        raylet = own_cluster.raylet("n1")
         own_cluster.kill_node("head")
         runs.await_that(lambda: runs.look(long).phase is Phase.UNKNOWN, "the outage to be noticed")
         assert nodes_of(runs.engine) == ()
         # What ends meanwhile is known: nodes tell the server, not Ray.
         runs.tell_to_end(short)
         assert runs.wait(short).exit.reason is ExitReason.COMPLETED  # type: ignore[union-attr]
-        raylet = own_cluster.raylet("n1")
         own_cluster.start_head(cpus=4)
         runs.await_that(lambda: is_gone(raylet), "the raylet to find that its head has no memory of it")
         runs.await_that(lambda: bool(nodes_of(runs.engine)), "Ray to be asked again")

@@ -14,6 +14,9 @@ from windlass.cli.connection import Connection
 from windlass.core.errors import Ambiguous, InvalidInput, NotFound, ServerUnreachable, WindlassError
 from windlass.core.home import default_home
 
+# httpx loads a command line of its own if it can, and that costs a tenth of our start.
+sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
+
 app = typer.Typer(
     name="windlass",
     help="Haul training runs over whatever machines there are.",

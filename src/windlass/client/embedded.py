@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import http.client
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from windlass.client.endpoint import ServerRecord, process_start, read_server_record, running_server
 from windlass.core.errors import InvalidInput, ServerUnreachable, Unavailable
@@ -67,12 +69,16 @@ def stop_server(home: Path, *, timeout_s: float = 15.0) -> bool:
 
 
 def answers(url: str) -> bool:
-    import httpx
-
+    """Asked with the least there is: this comes before every submission, and the server is on this machine."""
+    where = urlsplit(url)
+    connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=2.0)
     try:
-        return httpx.get(f"{url}/health", timeout=2.0, trust_env=False).status_code < 500
-    except httpx.HTTPError:
+        connection.request("GET", "/health")
+        return connection.getresponse().status < 500
+    except (OSError, http.client.HTTPException):
         return False
+    finally:
+        connection.close()
 
 
 @contextlib.contextmanager

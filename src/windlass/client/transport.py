@@ -79,6 +79,7 @@ class Transport:
                 headers=headers,
                 timeout=httpx.Timeout(30.0, connect=5.0),
                 trust_env=not endpoint.is_local,
+                verify=endpoint.url.startswith("https:"),  # reading certificates takes a while, and needs a reason
             )
         return self._http
 

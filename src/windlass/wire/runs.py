@@ -14,9 +14,7 @@ ShortText = Annotated[str, Field(pattern=r"^[^\x00]*$", max_length=2_000)]
 
 
 class Wire(BaseModel):
-    """Built when first used: a command that submits a run has no use for most of them, and no time."""
-
-    model_config = ConfigDict(extra="forbid", defer_build=True)
+    model_config = ConfigDict(extra="forbid")
 
 
 class GitState(Wire):

@@ -9,9 +9,10 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 DEMO_HOME ?= $(CURDIR)/.demo-home
 WORKERS ?= 2
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+# Tests of one cluster stay together in one process: starting a cluster takes longer than most tests.
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
-.PHONY: help setup setup-dev demo test test-fast test-slow test-kubernetes check format bench bench-quick clean
+.PHONY: help setup setup-dev demo test test-fast test-slow test-kubernetes system check format bench bench-quick clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -41,18 +42,21 @@ demo: setup ## train a tiny language model on two processes, on this machine
 	@WINDLASS_HOME=$(DEMO_HOME) $(BIN)/windlass run --file examples/tiny_lm/spec.yaml
 	@echo "to go on in this shell:  source $(BIN)/activate; export WINDLASS_HOME=$(DEMO_HOME)"
 
-test: setup-dev ## all tests but the slow ones
-	$(PYTEST) -m "not slow" tests
+test: setup-dev system ## all tests but the slow ones and those of Kubernetes
+	$(PYTEST) -m "not slow and not kubernetes" tests
 
 test-fast: setup-dev ## the inner loop: no servers, no PyTorch
 	$(PYTEST) -m "not slow and not torch" tests/unit
 
-test-slow: setup-dev ## crash sweeps, fuzzing, load
-	$(PYTEST) -m slow tests
+test-slow: setup-dev system ## crash sweeps, fuzzing, load, the same training run on every engine
+	$(PYTEST) -m "slow and not kubernetes" tests
 
 test-kubernetes: setup-dev ## the Kubernetes engine on a real control plane; builds that once (10 minutes)
 	tools/kubernetes/build.sh
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m kubernetes tests
+	$(PYTEST) -m kubernetes tests
+
+system: ## Debian packages that tests use, where they can be installed
+	@tools/system_packages.sh "tests of the Slurm engine need a Slurm" slurm-wlm=slurmctld munge=munged
 
 check: setup-dev ## format, lint, types, import rules
 	$(BIN)/ruff format --check .

@@ -25,6 +25,14 @@ from windlass.testing.s3 import S3Server, S3Unavailable, running_s3
 BOTH_DATABASES = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of one cluster in one process: see `--dist loadgroup` in the Makefile."""
+    for item in items:
+        for kind in ("ray", "slurm", "kubernetes"):
+            if item.get_closest_marker(kind):
+                item.add_marker(pytest.mark.xdist_group(kind))
+
+
 @pytest.fixture(autouse=True)
 def _own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the developer has set for their own server must not reach a test."""

@@ -20,7 +20,7 @@ from windlass.blobs.opening import open_blobs
 from windlass.cli.main import app
 from windlass.core.errors import Conflict, InvalidInput
 from windlass.db.database import Database, sqlite_url
-from windlass.db.migrate import HEAD, current_revision, migrate
+from windlass.db.migrate import HEAD, current_revision, migrate, upgrade
 from windlass.runs.sealing import Seal
 from windlass.runs.service import RunService
 from windlass.runs.tables import attempts, environments
@@ -28,7 +28,6 @@ from windlass.runs.types import AttemptState
 from windlass.server.backup import format as form
 from windlass.server.backup import writing
 from windlass.server.backup.restoring import Backup, restore
-from windlass.server.backup.schema import upgrade
 from windlass.server.backup.writing import write_backup
 from windlass.tenancy.prices import PriceBook
 from windlass.testing.clock import FakeClock

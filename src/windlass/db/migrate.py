@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sqlalchemy import Column, String, Table, func, inspect, select, text
+from sqlalchemy import Column, Connection, String, Table, func, inspect, select, text
 
 from windlass.core.errors import Conflict
 from windlass.db.database import Database
@@ -31,16 +31,21 @@ def migrate(db: Database) -> None:
     if current is not None and current > HEAD:
         _check_readable(db, current)
         return
+    with db.write() as connection:
+        if not db.is_sqlite:
+            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK_KEY})
+        upgrade(connection, HEAD)
+
+
+def upgrade(connection: Connection, revision: str) -> None:
+    """Bring the tables to a given schema, as part of the caller's transaction."""
     from alembic import command
     from alembic.config import Config
 
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
-    with db.write() as connection:
-        if not db.is_sqlite:
-            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK_KEY})
-        config.attributes["connection"] = connection
-        command.upgrade(config, HEAD)
+    config.attributes["connection"] = connection
+    command.upgrade(config, revision)
 
 
 def _check_readable(db: Database, current: str) -> None:

@@ -17,11 +17,10 @@ from sqlalchemy import Column, Connection, MetaData, Table, func, select, text, 
 from windlass.blobs.contract import Blobs
 from windlass.core.errors import Conflict, InvalidInput
 from windlass.db.database import Database
-from windlass.db.migrate import HEAD, current_revision
+from windlass.db.migrate import HEAD, current_revision, upgrade
 from windlass.runs.tables import attempts
 from windlass.server.backup import format as form
 from windlass.server.backup.filling import insert_rows
-from windlass.server.backup.schema import upgrade
 from windlass.server.backup.writing import Progress
 from windlass.tracking.storedlogs import LogPlace, append
 

@@ -18,6 +18,7 @@ from functools import partial
 from sqlalchemy import Connection
 
 from windlass.controller import commit
+from windlass.controller.archivist import Archivist
 from windlass.controller.collecting import commit_spooled, read_spools
 from windlass.controller.decide import (
     Decision,
@@ -66,6 +67,7 @@ class Controller:
         *,
         prices: PriceBook,
         access: EngineAccess | None = None,
+        archivist: Archivist | None = None,
         jitter: random.Random | None = None,
     ) -> None:
         self._db = db
@@ -76,6 +78,7 @@ class Controller:
         self._clock = clock
         self._lease = lease
         self._access = access or EngineAccess()
+        self._archivist = archivist
         self._jitter = jitter or random.Random()
         self._wake = threading.Event()
         self._stopping = threading.Event()
@@ -112,6 +115,8 @@ class Controller:
 
     def run_forever(self) -> None:
         listener = self._db.listen(CHANNEL, self.nudge)
+        if self._archivist is not None:
+            self._archivist.start()
         while not self._stopping.is_set():
             try:
                 if self.activate():
@@ -128,6 +133,8 @@ class Controller:
             self._wake.clear()
         if listener is not None:
             listener.close()
+        if self._archivist is not None:
+            self._archivist.stop()
         self._close_engines()
         self._lease.give_up(self._db)
 
@@ -243,6 +250,8 @@ class Controller:
         with self._db.write() as tx:
             self._lease.beat(tx)
             store.mark_released(tx, released, now=now)
+        if self._archivist is not None:
+            self._archivist.nudge()
 
     def _load_live_runs(self, tx: Connection) -> dict[str, RunRecord]:
         """Every change of a run gives it a new version, so those that have kept theirs need not be read again: with

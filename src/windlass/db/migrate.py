@@ -16,7 +16,7 @@ from windlass.core.errors import Conflict
 from windlass.db.database import Database
 from windlass.db.metadata import metadata
 
-HEAD = "0003"
+HEAD = "0004"
 schema_readers = Table("schema_readers", metadata, Column("oldest", String(32), primary_key=True))
 
 _LOCK_KEY = 0x57494E44  # any number, the same for all servers
@@ -51,7 +51,7 @@ def upgrade(connection: Connection, revision: str) -> None:
 def _check_readable(db: Database, current: str) -> None:
     with db.read() as connection:
         oldest = connection.execute(select(func.max(schema_readers.c.oldest))).scalar_one()
-    if oldest is None or HEAD < oldest:
+    if oldest is None or oldest > HEAD:
         raise Conflict(
             f"the database has schema {current}, which servers below {oldest} cannot use; this one knows {HEAD}",
             hint="it was used by a newer Windlass: install that version, or use another database",

@@ -87,6 +87,7 @@ class AttemptRecord:
     slot: int = 0
     detail: str | None = None
     unknown_since: float | None = None
+    archived_at: float | None = None
 
 
 def head_from_row(row: Row[Any]) -> RunHead:

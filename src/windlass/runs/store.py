@@ -8,7 +8,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, and_, bindparam, func, insert, select, tuple_, update
 
@@ -226,6 +226,12 @@ def load_attempts_of(tx: Connection, run_ids: Sequence[str]) -> list[AttemptReco
     return [attempt_from_row(row) for row in rows]
 
 
+class UnarchivedLogs(NamedTuple):
+    released_at: float
+    attempt_id: str
+    log_dirs: tuple[str, ...]
+
+
 def load_live_attempts(tx: Connection, slots: Slots = None) -> list[AttemptRecord]:
     return [attempt_from_row(row) for row in tx.execute(select(attempts).where(_live(slots)))]
 
@@ -255,6 +261,25 @@ def load_unreleased(tx: Connection, slots: Slots = None, *, limit: int = 500) ->
 
 def mark_released(tx: Connection, attempt_ids: Sequence[str], *, now: float) -> None:
     tx.execute(update(attempts).where(attempts.c.id.in_(list(attempt_ids))).values(released_at=now))
+
+
+def load_unarchived(
+    tx: Connection, slots: Slots = None, *, after: tuple[float, str] = (0.0, ""), limit: int = 100
+) -> list[UnarchivedLogs]:
+    """Released attempts whose logs are not in the blobs, in order of release."""
+    waiting = and_(attempts.c.released_at.is_not(None), attempts.c.archived_at.is_(None))
+    place = tuple_(attempts.c.released_at, attempts.c.id)
+    query = select(attempts.c.released_at, attempts.c.id, attempts.c.log_dirs).where(waiting, place > tuple_(*after))
+    if slots is not None:
+        query = query.where(attempts.c.slot.in_(sorted(slots)))
+    rows = tx.execute(query.order_by(attempts.c.released_at, attempts.c.id).limit(limit))
+    return [UnarchivedLogs(row.released_at, row.id, tuple(row.log_dirs)) for row in rows]
+
+
+def mark_archived(tx: Connection, attempt_id: str, log_dirs: Sequence[str], *, now: float) -> None:
+    """From here on its logs are read where the archive has them."""
+    mine = and_(attempts.c.id == attempt_id, attempts.c.archived_at.is_(None))
+    tx.execute(update(attempts).where(mine).values(archived_at=now, log_dirs=list(log_dirs)))
 
 
 def load_exits(tx: Connection, run: RunRecord) -> list[Exit]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, Float, ForeignKey, Index, Integer, LargeBinary, String, Table, Text
+from sqlalchemy import BigInteger, Column, Float, ForeignKey, Index, Integer, LargeBinary, String, Table, Text, text
 
 from windlass.db.metadata import Json, RunId, Seconds, metadata
 
 _Seq = BigInteger().with_variant(Integer, "sqlite")
+_TO_BE_ARCHIVED = text("released_at IS NOT NULL AND archived_at IS NULL")
 
 runs = Table(
     "runs",
@@ -75,9 +76,17 @@ attempts = Table(
     Column("slot", Integer, nullable=False, server_default="0"),  # whose business it is among controllers
     Column("detail", Text),  # what the engine says about it
     Column("unknown_since", Seconds),  # the engine cannot be asked, or cannot tell
+    Column("archived_at", Seconds),  # its logs are in the blobs
     Index("ix_attempts_run_number", "run_id", "number", unique=True),
     Index("ix_attempts_state", "state"),
     Index("ix_attempts_released", "released_at"),
+    Index(
+        "ix_attempts_unarchived",
+        "released_at",
+        "id",
+        sqlite_where=_TO_BE_ARCHIVED,
+        postgresql_where=_TO_BE_ARCHIVED,
+    ),
 )
 
 # Interpreter, packages and devices: the same for thousands of attempts, so each is kept once.

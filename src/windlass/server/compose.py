@@ -14,6 +14,7 @@ from windlass.api.context import Services
 from windlass.blobs.code import BlobCode
 from windlass.blobs.contract import Blobs
 from windlass.blobs.opening import open_blobs
+from windlass.controller.archivist import Archivist
 from windlass.controller.lease import ShardLeases, controller_state
 from windlass.controller.loop import CHANNEL, Controller
 from windlass.core.clock import Clock, SystemClock
@@ -53,7 +54,17 @@ def compose(settings: Settings, *, open_engines: OpenEngines | None = None, cloc
         lease = ShardLeases(settings.controller.shards, monotonic=time.monotonic, ttl_s=settings.controller.lease)
         holder = lease.holder
         engines = open_engines or (lambda nudge: open_configured(settings, db, blobs, seal, clock, nudge))
-        controller = Controller(db, engines, seal, clock, lease, prices=settings.prices, access=settings.engine_access)
+        archivist = Archivist(db, blobs, clock, lambda: lease.slots) if settings.archive_logs else None
+        controller = Controller(
+            db,
+            engines,
+            seal,
+            clock,
+            lease,
+            prices=settings.prices,
+            access=settings.engine_access,
+            archivist=archivist,
+        )
 
     def nudge() -> None:
         if controller is not None:

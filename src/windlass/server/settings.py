@@ -13,7 +13,7 @@ from windlass.db.database import sqlite_url
 from windlass.scheduling.access import EngineAccess
 from windlass.server.config import LoadedConfig, load_config
 from windlass.tenancy.prices import DEFAULT_GPU_USD, PriceBook
-from windlass.wire.config import BlobsSection, ControllerSection, Role, ServerConfig
+from windlass.wire.config import Archive, BlobsSection, ControllerSection, Role, ServerConfig
 from windlass.wire.engines import EngineConfig, LocalConfig
 
 __all__ = ["DEFAULT_PORT", "Role", "Settings"]
@@ -38,6 +38,7 @@ class Settings:
     engine_access: EngineAccess = field(default_factory=EngineAccess)
     prices: PriceBook = field(default_factory=PriceBook)
     controller: ControllerSection = field(default_factory=ControllerSection)
+    archive_logs: bool = False  # to the blobs, once an attempt is over
 
     @classmethod
     def from_environ(
@@ -86,7 +87,14 @@ class Settings:
             engine_access=_access(config),
             prices=_prices(config),
             controller=config.controller,
+            archive_logs=_archives(config),
         )
+
+
+def _archives(config: ServerConfig) -> bool:
+    if config.logs.archive is Archive.AUTO:
+        return (config.blobs.url or "").startswith(("s3://", "gs://", "az://"))
+    return config.logs.archive is Archive.ALWAYS
 
 
 def _path(text: str | None) -> Path | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,6 +29,18 @@ class _Packed(NamedTuple):
     start: int
     size: int
     data: bytes
+
+
+def archive_attempt(db: Database, blobs: Blobs, attempt_id: str, log_dirs: Sequence[str]) -> list[str]:
+    """Where its logs are to be read once the caller has noted it. Raises OSError for a folder that cannot be read from
+    here, Unavailable while the blobs are away, Conflict if somebody else does the same at this moment.
+    """
+    places = [LogPlace(attempt_id, rank) for rank in range(len(log_dirs))]
+    for place, text in zip(places, log_dirs, strict=True):
+        if LogPlace.parse(text) is None:
+            archive_folder(db, blobs, place, Path(text))
+    archive_logs(db, blobs, attempt_id)
+    return [str(place) for place in places]
 
 
 def archive_logs(db: Database, blobs: Blobs, attempt_id: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import ColumnElement, Connection, Table, and_, delete, func, insert, select, tuple_, update
 
 from windlass.blobs.contract import Blobs
-from windlass.core.errors import NotFound
+from windlass.core.errors import Conflict, NotFound
 from windlass.db.database import Database
 from windlass.tracking.tables import log_chunks, log_files, log_watches
 
@@ -98,14 +98,22 @@ def _set_size(tx: Connection, place: LogPlace, name: str, size: int, *, is_new: 
 
 
 def put_blob(tx: Connection, place: LogPlace, name: str, start: int, size: int, digest: str) -> None:
-    """From here on the blob holds these bytes, which are those of whole chunks or come after the last one."""
-    within = and_(_of(log_chunks, place, name), log_chunks.c.start >= start, log_chunks.c.start < start + size)
-    tx.execute(delete(log_chunks).where(within))
+    """From here on the blob holds these bytes, which are those of whole chunks or come after the last one. Raises
+    Conflict if they are not: somebody else has moved part of them meanwhile, and cut elsewhere."""
+    end = start + size
+    # The lock keeps others from changing the chunks between looking and deleting.
+    known = tx.execute(select(log_files.c.size).where(_of(log_files, place, name)).with_for_update()).scalar()
+    touched = and_(
+        _of(log_chunks, place, name), log_chunks.c.start < end, log_chunks.c.start + log_chunks.c.size > start
+    )
+    for row in tx.execute(select(log_chunks.c.start, log_chunks.c.size).where(touched)):
+        if row.start < start or row.start + row.size > end:
+            raise Conflict(f"{place}/{name}: bytes {start} to {end} are not those of whole chunks; look again")
+    tx.execute(delete(log_chunks).where(touched))
     key = {"attempt_id": place.attempt_id, "node_rank": place.node_rank, "name": name}
     tx.execute(insert(log_chunks).values(**key, start=start, size=size, blob=digest))
-    known = load_size(tx, place, name)
-    if known is None or known < start + size:
-        _set_size(tx, place, name, start + size, is_new=known is None)
+    if known is None or known < end:
+        _set_size(tx, place, name, end, is_new=known is None)
 
 
 # Reading ------------------------------------------------------------------------------------------------------------

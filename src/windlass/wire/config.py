@@ -99,6 +99,23 @@ class BlobsSection(StrictModel):
         return url.rstrip("/") if url else None
 
 
+class Archive(StrEnum):
+    """`auto`: where blobs are in an object store, which every server reaches; a folder is one machine's own."""
+
+    AUTO = "auto"
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+class LogsSection(StrictModel):
+    """What becomes of the logs of runs."""
+
+    archive: Archive = Field(
+        Archive.AUTO,
+        description="move them to the blobs once an attempt is over: auto (if those are in a bucket), always, never",
+    )
+
+
 class ProjectSection(StrictModel):
     """What one project may use."""
 
@@ -134,6 +151,7 @@ class ServerConfig(StrictModel):
     server: ServerSection = Field(default_factory=ServerSection)
     database: DatabaseSection = Field(default_factory=DatabaseSection)
     blobs: BlobsSection = Field(default_factory=BlobsSection)
+    logs: LogsSection = Field(default_factory=LogsSection)
     engines: dict[Name, EngineConfig] = Field(
         default_factory=_local_only,
         min_length=1,

@@ -107,6 +107,7 @@ EXAMPLES: dict[str, Any] = {
     "blobs.secret_key_variable": "SECRET",
     "blobs.timeout": 7.0,
     "blobs.retries": 1,
+    "logs.archive": "never",
     "engines": {"here": {"type": "local", "nodes": 2, "warm": False}},
     "projects": {"vision": {"engines": ["local"]}},
     "default_engines": ["local"],
@@ -145,11 +146,9 @@ def test_the_older_variables_go_on_working(tmp_path: Path) -> None:
         "WINDLASS_CPU_PRICE": "0.5",
         "WINDLASS_GPU_PRICES": "h100=1",
     }
-    text = "engines: {a: {type: local}, b: {type: local, nodes: 2}}\nprices: {cpu: 1}\n"
+    text = "engines: {a: {type: local, nodes: 2}, b: {type: slurm, shared_dir: /s}}\nprices: {cpu: 1}\n"
     config = loaded(tmp_path, text, environ)
-    assert [engine.model_dump() for engine in config.engines.values()] == [
-        {"type": "local", "nodes": 3, "warm": False}
-    ] * 2
+    assert config.engines["a"].model_dump() == {"type": "local", "nodes": 3, "warm": False}
     assert (config.prices.cpu, config.prices.gpu) == (0.5, {"h100": 1.0})
 
 
@@ -180,6 +179,9 @@ def test_the_file_is_found_by_option_variable_or_in_the_home(tmp_path: Path) -> 
         ("blobs:\n  url: ftp://x\n", "config.yaml:2: `blobs.url`: 'ftp://x' is not a store; known: file:///PATH,"),
         ("engines:\n  a:\n    type: slrm\n", "config.yaml:2: `engines.a`: unknown type slrm; known: local, ray,"),
         ("engines:\n  a: {nodes: 2}\n", "config.yaml:2: `engines.a`: `type` is missing: it says of which type"),
+        (
+            "engines:\n  a: {type: local}\n  b: {type: local}\n",
+        ),
         ("engines:\n  a:\n    type: local\n    node: 2\n", "config.yaml:4: unknown key `engines.a.node`; did you mean"),
         ("engines: {}\n", "config.yaml:1: `engines`: dictionary should have at least 1 item"),
         ("default_engines: [slurm]\n", "`default_engines`: there is no engine 'slurm'; known: local"),
@@ -224,8 +226,27 @@ def test_what_kubernetes_says_about_services_is_not_for_us(tmp_path: Path) -> No
 
 def test_projects_without_engines_have_those_of_all_others(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(
-        "engines: {a: {type: local}, b: {type: local}}\n"
+        "engines: {a: {type: local}, b: {type: slurm, shared_dir: /s}}\n"
         "projects: {vision: {engines: [b]}, speech: {}}\ndefault_engines: [a]\n"
     )
     access = Settings.from_environ({}, home=tmp_path).engine_access
     assert [access.of_project(name) for name in ("vision", "speech", "other")] == [{"b"}, {"a"}, {"a"}]
+
+
+@pytest.mark.parametrize(
+    ("archive", "url", "wanted"),
+    [
+        ("auto", None, False),
+        ("auto", "file:///blobs", False),
+        ("auto", "s3://bucket", True),
+        ("auto", "gs://bucket/prefix", True),
+        ("auto", "memory://", False),
+        ("always", None, True),
+        ("never", "s3://bucket", False),
+    ],
+)
+def test_logs_are_archived_where_all_servers_can_read_them(
+    tmp_path: Path, archive: str, url: str | None, wanted: bool
+) -> None:
+    environ = {"WINDLASS_LOGS_ARCHIVE": archive, "WINDLASS_BLOBS_URL": url or ""}
+    assert Settings.from_environ(environ, home=tmp_path).archive_logs is wanted

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+import zlib
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,12 @@ from sqlalchemy import func, select
 from windlass.agent.layout import rank_log
 from windlass.agent.ranklog import timestamp
 from windlass.blobs.local import LocalBlobs
+from windlass.core.errors import Conflict
 from windlass.db.database import Database
 from windlass.tracking import archiving, storedlogs
 from windlass.tracking.archiving import archive_folder, archive_logs
 from windlass.tracking.logs import LogCursor, LogFile, find_logs, read_page, seek_tail
-from windlass.tracking.storedlogs import LogPlace, StoredLogs, append
+from windlass.tracking.storedlogs import LogPlace, StoredLogs, append, put_blob
 from windlass.tracking.tables import log_chunks
 
 PLACE = LogPlace("r-bcdfghjkmn.1", 0)
@@ -170,3 +172,25 @@ def test_a_watched_attempt_is_known_until_nobody_watches(database: Database, blo
         assert storedlogs.is_watched(tx, PLACE.attempt_id, now=110.0)
         assert not storedlogs.is_watched(tx, PLACE.attempt_id, now=117.0)
         assert not storedlogs.is_watched(tx, "r-other.1", now=110.0)
+
+
+def test_two_that_move_the_same_log_and_cut_it_differently(database: Database, blobs: LocalBlobs) -> None:
+    """The slower one finds that part of its bytes lie in a blob that goes on: it must not cut off the rest."""
+    data = lines(300)
+    cut, end = 1_000, len(data) - 500
+    for start, stop in ((0, cut), (cut, end), (end, len(data))):
+        put_part(database, blobs, data, start, stop)
+    with pytest.raises(Conflict, match=r"bytes 0 to 2000 are not those of whole chunks"):
+        put_part(database, blobs, data, 0, 2_000)
+    with pytest.raises(Conflict, match=r"not those of whole chunks"):
+        put_part(database, blobs, data, 1_500, end)
+    assert content(database, blobs) == data
+    put_part(database, blobs, data, 0, end)  # whole ones may be put together
+    assert content(database, blobs) == data
+    assert chunks(database) == 2
+
+
+def put_part(db: Database, blobs: LocalBlobs, data: bytes, start: int, end: int) -> None:
+    digest = blobs.put(zlib.compress(data[start:end]))
+    with db.write() as tx:
+        put_blob(tx, PLACE, NAME, start, end - start, digest)

@@ -164,6 +164,17 @@ class ServerConfig(StrictModel):
     prices: PricesSection = Field(default_factory=PricesSection)
     controller: ControllerSection = Field(default_factory=ControllerSection)
 
+    @field_validator("engines")
+    @classmethod
+    def _one_is_local(cls, engines: dict[str, EngineConfig]) -> dict[str, EngineConfig]:
+        local = [name for name, engine in engines.items() if isinstance(engine, LocalConfig)]
+        if len(local) > 1:
+            raise ValueError(
+                f"{' and '.join(map(repr, local))} are both of type local: this machine would be counted twice; "
+                "keep one, with `nodes` for more than one node"
+            )
+        return engines
+
     @model_validator(mode="after")
     def _engines_exist(self) -> ServerConfig:
         used = {f"projects.{name}.engines": project.engines for name, project in self.projects.items()}

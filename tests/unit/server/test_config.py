@@ -181,6 +181,7 @@ def test_the_file_is_found_by_option_variable_or_in_the_home(tmp_path: Path) -> 
         ("engines:\n  a: {nodes: 2}\n", "config.yaml:2: `engines.a`: `type` is missing: it says of which type"),
         (
             "engines:\n  a: {type: local}\n  b: {type: local}\n",
+            "config.yaml:1: `engines`: 'a' and 'b' are both of type local",
         ),
         ("engines:\n  a:\n    type: local\n    node: 2\n", "config.yaml:4: unknown key `engines.a.node`; did you mean"),
         ("engines: {}\n", "config.yaml:1: `engines`: dictionary should have at least 1 item"),

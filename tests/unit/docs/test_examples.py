@@ -93,6 +93,13 @@ def test_every_example_is_taken(example: Example, tmp_path: Path) -> None:
     load(example, tmp_path)
 
 
+def test_every_variable_with_engines_is_taken(tmp_path: Path) -> None:
+    found = [text for page in PAGES for text in re.findall(r"`WINDLASS_ENGINES='([^']+)'`", page.read_text())]
+    assert found
+    for text in found:
+        load_config({"WINDLASS_ENGINES": text}, home=tmp_path)
+
+
 def test_there_are_examples_of_every_kind(tmp_path: Path) -> None:
     """Or the pattern that finds them has gone blind."""
     kinds = [load(example, tmp_path) for example in YAML]

@@ -134,7 +134,7 @@ def unknown_in(command: str) -> str | None:
     here: Any = typer.main.get_command(app)  # whose classes depend on Typer's version
     own = True  # after the program that `run` starts, options are that program's
     for word in shlex.split(command):
-        if word.startswith("-") and own:
+        if word.startswith("-") and word != "-" and own:
             known = {option for parameter in here.params for option in parameter.opts} | {"-h", "--help", "--"}
             if word.split("=")[0] not in known:
                 return word

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import threading
@@ -34,6 +35,18 @@ def test_the_first_gets_it_and_keeps_it(database: Database, clock: FakeClock) ->
     first, second = lease(clock), lease(clock)
     assert first.acquire(database)
     assert first.acquire(database)
+    assert not second.acquire(database)
+
+
+def test_a_process_of_another_container_is_not_taken_for_dead(database: Database, clock: FakeClock) -> None:
+    """Two containers may have one host name, and each a process 1."""
+    first, second = lease(clock), lease(clock)
+    first.acquire(database)
+    with database.write() as tx:
+        tx.execute(update(leases).values(host=socket.gethostname(), pid=2**22 + 1))
+    assert not second.acquire(database)
+    beat(database, first)
+    clock.advance(TTL_S - 0.1)
     assert not second.acquire(database)
 
 

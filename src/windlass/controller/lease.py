@@ -1,8 +1,9 @@
 """Leases on shards of runs: rows in the database that their holders keep beating. Each shard has one controller.
 
 A lease passes on when its beat has stood still for `ttl_s` by the watcher's own monotonic clock (clocks of different
-machines are never compared), or at once when the holder was a process of this machine that is gone. Every write of a
-controller first beats inside the same transaction: one that has been replaced meanwhile cannot write any more.
+machines are never compared), or at once when the holder was a process of this machine (and this container) that is
+gone. Every write of a controller first beats inside the same transaction: one that has been replaced meanwhile cannot
+write any more.
 """
 
 from __future__ import annotations
@@ -59,9 +60,9 @@ class ShardLeases:
         self._count = count
         self._monotonic = monotonic
         self._ttl_s = ttl_s
-        self._host = socket.gethostname()
+        self._host = _machine()
         nonce = new_holder_nonce()
-        self.holder = f"{self._host}:{os.getpid()}:{nonce}"
+        self.holder = f"{socket.gethostname()}:{os.getpid()}:{nonce}"
         self._member = _MEMBER + nonce
         self.held: frozenset[int] = frozenset()
         self._seen: dict[str, _Seen] = {}
@@ -186,6 +187,11 @@ class ShardLeases:
 
 def shard_name(shard: int) -> str:
     return f"{_SHARD}/{shard}" if shard else _SHARD
+
+
+def _machine() -> str:
+    """Whose process ids mean the same: containers may share a host name and yet count their processes each from 1."""
+    return f"{socket.gethostname()}/{kernel.boot_id()}/{os.readlink('/proc/self/ns/pid')}"[-200:]
 
 
 def _own_start() -> int:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.pool import QueuePool
 
@@ -24,6 +24,15 @@ if TYPE_CHECKING:
     from windlass.db.notices import Listener
 
 _BUSY_TIMEOUT_MS = 20_000
+# A database host that has vanished sends nothing, not even a refusal. By the system's own defaults, whoever waits for
+# it would wait for a quarter of an hour, and an idle listener for two hours. The URL may say otherwise.
+_POSTGRES_PATIENCE = {
+    "connect_timeout": 5,  # seconds, like the next ones
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,  # milliseconds
+}
 _FULL = ("disk is full", "No space left", "could not extend file")
 
 
@@ -123,7 +132,15 @@ def _sqlite_engine(url: str, pool_size: int) -> Engine:
 
 
 def _postgres_engine(url: str, pool_size: int) -> Engine:
-    return create_engine(url, pool_size=pool_size, max_overflow=32, pool_pre_ping=True)
+    return create_engine(
+        url, pool_size=pool_size, max_overflow=32, pool_pre_ping=True, connect_args=postgres_patience(url)
+    )
+
+
+def postgres_patience(url: str) -> dict[str, int]:
+    """What to tell the driver of it besides the URL."""
+    given = make_url(url).query
+    return {name: value for name, value in _POSTGRES_PATIENCE.items() if name not in given}
 
 
 @contextlib.contextmanager

@@ -12,6 +12,8 @@ from collections.abc import Callable
 
 import psycopg
 
+from windlass.db.database import postgres_patience
+
 log = logging.getLogger(__name__)
 
 _LOOK_UP_S = 1.0  # how soon the thread notices that it should end
@@ -24,6 +26,7 @@ class Listener:
 
     def __init__(self, url: str, channel: str, heard: Callable[[], None]) -> None:
         self._url = url.replace("postgresql+psycopg://", "postgresql://", 1)
+        self._patience = postgres_patience(url)
         self._channel = channel
         self._heard = heard
         self._stopping = threading.Event()
@@ -43,7 +46,7 @@ class Listener:
                 self._stopping.wait(_AGAIN_S)
 
     def _listen(self) -> None:
-        with contextlib.closing(psycopg.connect(self._url, autocommit=True, connect_timeout=5)) as connection:
+        with contextlib.closing(psycopg.connect(self._url, autocommit=True, **self._patience)) as connection:
             connection.execute(f"LISTEN {self._channel}")
             self._heard()
             while not self._stopping.is_set():

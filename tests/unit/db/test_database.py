@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -13,7 +14,7 @@ import pytest
 from sqlalchemy import text
 
 from windlass.core.errors import InvalidInput, StorageFull, Unavailable
-from windlass.db.database import Database, database_url, sqlite_url
+from windlass.db.database import Database, database_url, postgres_patience, sqlite_url
 from windlass.db.faults import VARIABLE, CommitFault
 
 
@@ -104,6 +105,19 @@ def test_urls_as_people_write_them(url: str, driver: str) -> None:
     db = Database(url)
     assert db.engine.url.drivername == driver
     db.close()
+
+
+def test_a_database_host_that_says_nothing_is_not_waited_for_long() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        db = Database(f"postgresql://u:p@127.0.0.1:{silent.getsockname()[1]}/n?connect_timeout=2")
+        with pytest.raises(Unavailable), db.read():
+            pass
+        db.close()
+
+
+def test_how_long_a_silent_database_is_waited_for_can_be_said_in_its_url() -> None:
+    assert postgres_patience("postgresql+psycopg://h/n?connect_timeout=2").keys().isdisjoint({"connect_timeout"})
+    assert postgres_patience("postgresql+psycopg://h/n")["connect_timeout"] == 5
 
 
 @pytest.mark.parametrize("url", ["mysql://u@h/n", "sqlite:x.db", "nonsense", "redis://h"])

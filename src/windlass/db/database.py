@@ -137,7 +137,7 @@ def _postgres_engine(url: str, pool_size: int) -> Engine:
     )
 
 
-def postgres_patience(url: str) -> dict[str, int]:
+def postgres_patience(url: str) -> dict[str, Any]:
     """What to tell the driver of it besides the URL."""
     given = make_url(url).query
     return {name: value for name, value in _POSTGRES_PATIENCE.items() if name not in given}

@@ -172,6 +172,18 @@ def test_spools_are_collected_exactly_once(
     assert sorted(step or 0 for step in steps(service, run_id)) == [0, 1, 2, 3, 4]
 
 
+def test_a_spool_that_is_none_costs_nobody_else_anything(
+    service: RunService, database: Database, run_id: str, tmp_path: Path
+) -> None:
+    """Programs may do anything in their folders."""
+    (tmp_path / metrics_spool(9)).mkdir()
+    (tmp_path / metrics_spool(8)).symlink_to(tmp_path / metrics_spool(8))
+    (tmp_path / metrics_spool(0)).write_text('{"t": 1, "s": 1, "m": {"loss": 1}}\n')
+    collect(database, run_id, tmp_path, drain=True)
+    collect(database, run_id, tmp_path / metrics_spool(0))
+    assert steps(service, run_id) == [1]
+
+
 def test_two_controllers_with_one_spool_cannot_both_count_it(
     service: RunService, database: Database, run_id: str, tmp_path: Path
 ) -> None:

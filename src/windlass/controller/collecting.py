@@ -4,6 +4,7 @@ points and positions are committed together.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from sqlalchemy import Connection
 from windlass.agent import layout
 from windlass.tracking.points import SpoolChunk, parse_spool
 from windlass.tracking.store import ingest
+
+log = logging.getLogger(__name__)
 
 _MOST_BYTES = 4 << 20  # of one spool in one pass: a flood of points must not stall the loop
 
@@ -61,12 +64,13 @@ def _spools(folders: Sequence[str]) -> Iterator[tuple[int, Path]]:
     for folder in folders:
         try:
             names = os.listdir(folder)
-        except FileNotFoundError:
+        except OSError as error:
+            _complain(folder, error)
             continue
         for name in names:
             rank = layout.rank_of_spool(name)
-            if rank is not None:
-                yield rank, Path(folder, name)
+            if rank is not None and (path := Path(folder, name)).is_file():
+                yield rank, path
 
 
 def _read(path: Path, position: int) -> SpoolChunk | None:
@@ -77,10 +81,18 @@ def _read(path: Path, position: int) -> SpoolChunk | None:
         with path.open("rb") as file:
             file.seek(position)
             data = file.read(_MOST_BYTES)
-    except FileNotFoundError:
+    except OSError as error:
+        _complain(path, error)
         return None
     chunk = parse_spool(data, position)
     if chunk.next_position == position and len(data) == _MOST_BYTES:
         # A line this long is no point; waiting for its end would keep all that follow it waiting too.
         chunk = SpoolChunk(next_position=position + len(data), bad_lines=1)
     return chunk if chunk.next_position > position else None
+
+
+def _complain(path: str | Path, error: OSError) -> None:
+    """Programs may do anything in their folders, and shared ones have moods: one that cannot be read costs its own
+    run's points, and no other run anything."""
+    if not isinstance(error, FileNotFoundError):
+        log.warning("the points in %s cannot be read: %s", path, error)

@@ -43,7 +43,10 @@ class Inventory:
         except Unavailable as error:
             if name not in self._problems:
                 log.warning("engine %s cannot be asked now: %s", name, error)
-            self._problems[name] = error.message
+            self._problems[name] = error.message.strip().partition("\n")[0]  # tools say more than fits a table
+        except Exception:
+            # A defect of the engine, or of what it found: its business, not that of the runs on others.
+            log.exception("engine %s fails at what it was asked", name)
 
     def heard(self, name: str) -> None:
         """It has answered something that it could only know by being in touch with its nodes."""

@@ -32,6 +32,7 @@ from windlass.controller.decide import (
 from windlass.controller.inventory import Inventory
 from windlass.controller.launching import render_launch
 from windlass.controller.lease import LeaseLost, ShardLeases
+from windlass.controller.polling import Poller
 from windlass.controller.recording import Recorder, Work
 from windlass.core.clock import Clock
 from windlass.core.errors import Unavailable, WindlassError
@@ -86,6 +87,7 @@ class Controller:
         self._live_runs: dict[str, RunRecord] = {}
         self._stops_sent: dict[str, StopAttempt] = {}
         self._recorder = Recorder(db, lease, prices, lambda engine: self._inventory.why_away(engine))
+        self._poller = Poller()
         self._next_collect = self._next_beat = 0.0
         self._pass_times_s: deque[float] = deque(maxlen=100)
 
@@ -273,7 +275,7 @@ class Controller:
         for name, ids in by_engine.items():
             if engine := self._engines.get(name):
                 with self._inventory.asking(name):
-                    found.update(engine.poll(ids))
+                    found.update(self._poller.poll(engine, ids))
         return found
 
     def _launch(self, run: RunRecord, attempt: AttemptRecord, earlier: Sequence[Exit]) -> None:
@@ -292,6 +294,9 @@ class Controller:
             self._record(
                 [Work(run=run, attempt=attempt, seen=Observation(phase=Phase.ABSENT), decisions=[decision])], now
             )
+        except Exception:
+            # Nothing that anybody foresaw: the others shall be launched all the same.
+            log.exception("attempt %s cannot be launched; trying again", attempt.id)
 
     def _open_secrets(self, run: RunRecord) -> dict[str, str]:
         if not run.spec_data.get("secrets"):
@@ -310,8 +315,8 @@ class Controller:
         with self._inventory.asking(attempt.engine):
             self._engines[attempt.engine].stop(attempt.id, grace_s=decision.grace_s, kind=decision.kind)
             self._stops_sent[attempt.id] = decision
-            if decision.kind is StopKind.PREEMPTED:
-                self._record_notice(attempt, decision)
+        if decision.kind is StopKind.PREEMPTED and self._stops_sent.get(attempt.id) is decision:
+            self._record_notice(attempt, decision)
 
     def _record_notice(self, attempt: AttemptRecord, decision: StopAttempt) -> None:
         message = f"{decision.why}; attempt {attempt.number} is stopped with {decision.grace_s:g} s of grace"
@@ -322,9 +327,12 @@ class Controller:
             )
 
     def _close_engines(self) -> None:
-        for engine in self._engines.values():
-            engine.close()
-        self._engines = {}
+        engines, self._engines = self._engines, {}
+        for name, engine in engines.items():
+            try:
+                engine.close()
+            except Exception:
+                log.exception("engine %s could not be closed", name)
 
     def _keep_beating(self) -> None:
         now = self._clock.now()

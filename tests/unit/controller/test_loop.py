@@ -299,6 +299,59 @@ def test_whatever_an_engine_says_of_usage_and_surroundings_is_written_down(stage
     assert view.model_dump_json()
 
 
+class StumblingEngine(FakeEngine):
+    """Finds something in one attempt that nobody foresaw."""
+
+    cursed = ""
+
+    def poll(self, attempt_ids: Sequence[str]) -> dict[str, Observation]:
+        if self.cursed in attempt_ids:
+            raise ValueError("usage.json holds list where an object belongs")
+        return dict(super().poll(attempt_ids))
+
+    def release(self, attempt_id: str) -> None:
+        if attempt_id == self.cursed:
+            raise KeyError("boot_id")
+        super().release(attempt_id)
+
+
+def test_an_attempt_that_cannot_be_made_out_is_unknown_and_the_others_go_on(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = StumblingEngine(stage.clock, cluster=stage.cluster)
+    stage.engines["fake"] = engine
+    cursed, *others = (stage.submit() for _ in range(4))
+    stage.controller.tick()
+    stage.pass_time()
+    engine.cursed = f"{cursed}.1"
+    for run_id in others:
+        engine.finish(f"{run_id}.1", Exit(reason=ExitReason.COMPLETED))
+    stage.pass_time()
+    stage.pass_time()
+    assert [stage.state(run_id) for run_id in (cursed, *others)] == ["running", *["succeeded"] * 3]
+    assert "cannot be made out: ValueError" in " ".join(stage.service.why(cursed).details)
+    assert caplog.text.count("cannot be made out") == 1
+    engine.cursed = ""
+    engine.finish(f"{cursed}.1", Exit(reason=ExitReason.COMPLETED))
+    stage.pass_time()
+    assert stage.state(cursed) == "succeeded"
+
+
+def test_an_attempt_that_cannot_be_released_keeps_no_other(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    engine = StumblingEngine(stage.clock, cluster=stage.cluster)
+    stage.engines["fake"] = engine
+    cursed, fine = stage.submit(), stage.submit()
+    stage.controller.tick()
+    stage.pass_time()
+    for run_id in (cursed, fine):
+        engine.finish(f"{run_id}.1", Exit(reason=ExitReason.COMPLETED))
+    stage.controller.reconcile()
+    engine.cursed = f"{cursed}.1"
+    stage.pass_time()
+    assert [stage.cluster.attempts[f"{run_id}.1"].released for run_id in (cursed, fine)] == [False, True]
+    assert "boot_id" in caplog.text
+
+
 class SpoolingEngine(FakeEngine):
     folder: Path
 

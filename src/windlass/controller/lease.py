@@ -36,6 +36,7 @@ leases = Table(
 )
 
 TTL_S = 5.0
+_BEAT_PART = 0.4  # of that time
 _SHARD = "controller"
 _MEMBER = "member/"
 
@@ -66,7 +67,8 @@ class ShardLeases:
         self._member = _MEMBER + nonce
         self.held: frozenset[int] = frozenset()
         self._seen: dict[str, _Seen] = {}
-        self._beat_at = 0.0
+        self._beat_at = 0.0  # as a member
+        self._proved_at: float | None = None  # as the holder of its shards
 
     @property
     def schedules(self) -> bool:
@@ -103,7 +105,11 @@ class ShardLeases:
         if not names or done.rowcount != len(mine):
             lost = ", ".join(sorted(names)) or _SHARD
             raise LeaseLost(f"the lease '{lost}' is held by another controller now")
-        self._beat_at = self._monotonic()
+        self._beat_at = self._proved_at = self._monotonic()
+
+    def wants_beat(self) -> bool:
+        """Whether others will soon take this one for dead, if it does not write."""
+        return self._proved_at is None or self._monotonic() - self._proved_at >= _BEAT_PART * self._ttl_s
 
     def give_up(self, db: Database) -> None:
         """Let others take over at once."""

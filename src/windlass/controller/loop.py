@@ -53,7 +53,6 @@ log = logging.getLogger(__name__)
 
 PASS_EVERY_S = 1.0  # at the latest: submissions and supervisors wake the loop at once
 COLLECT_EVERY_S = 0.9
-BEAT_EVERY_S = 2.0
 CHANNEL = "windlass_runs"  # who changes what a controller should look at says so here
 
 
@@ -88,7 +87,7 @@ class Controller:
         self._stops_sent: dict[str, StopAttempt] = {}
         self._recorder = Recorder(db, lease, prices, lambda engine: self._inventory.why_away(engine))
         self._poller = Poller()
-        self._next_collect = self._next_beat = 0.0
+        self._next_collect = 0.0
         self._pass_times_s: deque[float] = deque(maxlen=100)
 
     # ---- running -----------------------------------------------------------------------------------------------
@@ -242,6 +241,7 @@ class Controller:
             return
         released = []
         for attempt_id, engine in ended:
+            self._keep_beating()
             with self._inventory.asking(engine):
                 if engine in self._engines:
                     self._engines[engine].release(attempt_id)
@@ -279,6 +279,7 @@ class Controller:
         return found
 
     def _launch(self, run: RunRecord, attempt: AttemptRecord, earlier: Sequence[Exit]) -> None:
+        self._keep_beating()
         now = self._clock.now()
         try:
             secrets = self._open_secrets(run)
@@ -312,6 +313,7 @@ class Controller:
     def _stop(self, attempt: AttemptRecord, decision: StopAttempt) -> None:
         if not is_news(decision, self._stops_sent.get(attempt.id)):
             return
+        self._keep_beating()
         with self._inventory.asking(attempt.engine):
             self._engines[attempt.engine].stop(attempt.id, grace_s=decision.grace_s, kind=decision.kind)
             self._stops_sent[attempt.id] = decision
@@ -335,11 +337,11 @@ class Controller:
                 log.exception("engine %s could not be closed", name)
 
     def _keep_beating(self) -> None:
-        now = self._clock.now()
-        if now >= self._next_beat:
+        """Also between two effects: hundreds of launches take longer than a lease lasts, and one that has lost it must
+        not go on launching what another controller looks after by now."""
+        if self._lease.wants_beat():
             with self._db.write() as tx:
                 self._lease.beat(tx)
-            self._next_beat = now + BEAT_EVERY_S
 
 
 def _blames_a_node(decision: Decision) -> bool:

@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, text, update
 
 from windlass.agent.layout import metrics_spool
 from windlass.controller import commit
-from windlass.controller.lease import LeaseLost, ShardLeases
+from windlass.controller.lease import LeaseLost, ShardLeases, leases
 from windlass.controller.loop import Controller
 from windlass.core.errors import LaunchFailed, Unavailable
 from windlass.core.exits import Exit, ExitReason
 from windlass.core.resources import Node
 from windlass.db.database import Database
-from windlass.engines.contract import Engine, Observation
+from windlass.engines.contract import Engine, Launch, Observation
 from windlass.runs.records import RunRecord
 from windlass.runs.sealing import Seal
 from windlass.runs.service import RunService
@@ -350,6 +350,51 @@ def test_an_attempt_that_cannot_be_released_keeps_no_other(stage: Stage, caplog:
     stage.pass_time()
     assert [stage.cluster.attempts[f"{run_id}.1"].released for run_id in (cursed, fine)] == [False, True]
     assert "boot_id" in caplog.text
+
+
+class SlowEngine(FakeEngine):
+    """A launch takes a second of the clock."""
+
+    clock: FakeClock
+
+    def launch(self, launch: Launch) -> None:
+        self.clock.advance(1.0)
+        super().launch(launch)
+
+
+def test_the_lease_is_kept_while_many_are_launched(stage: Stage) -> None:
+    stage.cluster.nodes = (Node(engine="fake", name="n", cpus=64, memory_bytes=10**12),)
+    engine = SlowEngine(stage.clock, cluster=stage.cluster)
+    engine.clock = stage.clock
+    stage.engines["fake"] = engine
+    stage.pass_time(60)
+    standby = ShardLeases(monotonic=stage.clock.monotonic)
+    with stage.db.write() as tx:
+        tx.execute(update(leases).values(host="elsewhere"))
+    run_ids = [stage.submit() for _ in range(12)]
+    taken = []
+    engine.launch = lambda launch: (SlowEngine.launch(engine, launch), taken.append(standby.acquire(stage.db)))  # type: ignore[func-returns-value,method-assign,assignment]
+    stage.controller.tick()
+    assert taken == [False] * 12
+    assert {stage.state(run_id) for run_id in run_ids} == {"starting"}
+
+
+def test_one_that_was_replaced_meanwhile_launches_nothing(stage: Stage) -> None:
+    """As after a long pause between writing down where a run goes and handing it over."""
+    stage.submit()
+    real = commit.commit_each
+
+    def commit_and_be_replaced(*args: Any) -> None:
+        real(*args)
+        stage.clock.advance(60)
+        with stage.db.write() as tx:
+            tx.execute(update(leases).values(holder="another"))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(commit, "commit_each", commit_and_be_replaced)
+        with pytest.raises(LeaseLost):
+            stage.controller.place()
+    assert stage.cluster.attempts == {}
 
 
 class SpoolingEngine(FakeEngine):

@@ -15,8 +15,11 @@ from . import layout
 from .files import read_json
 
 _MOST_BYTES = 2 << 20  # of files in one report
+_MOST_FILES = 500
 # A piece of a spool without a line's end that is this long is sent as it is: it is no point, and the server drops it.
 _LONGEST_POINT_BYTES = 1 << 20
+# Programs may make files of any name here. What no rank can have is left: a server that refuses it would refuse all.
+_HIGHEST_RANK = 999_999
 _SMALL = {
     "status": layout.STATUS,
     "usage": layout.USAGE,
@@ -100,7 +103,7 @@ class Outbox:
         with os.scandir(self._node_dir) as entries:
             for entry in entries:
                 name = entry.name
-                if name in layout.NODE_LOGS or layout.rank_of_log(name) is not None or _is_spool(name):
+                if (name in layout.NODE_LOGS or _is_log(name) or _is_spool(name)) and entry.is_file():
                     sizes[name] = entry.stat().st_size
         return sizes
 
@@ -113,6 +116,8 @@ class Outbox:
             position = self._positions.get(name, 0)
             if size <= position:
                 continue
+            if len(files) >= _MOST_FILES:
+                return files, parts, True
             data = self._read(name, position, min(room, size - position)) if room else b""
             if _is_spool(name):
                 data = _whole_lines(data)
@@ -131,8 +136,14 @@ class Outbox:
             return file.read(count)
 
 
+def _is_log(name: str) -> bool:
+    rank = layout.rank_of_log(name)
+    return rank is not None and rank <= _HIGHEST_RANK and name == layout.rank_log(rank)
+
+
 def _is_spool(name: str) -> bool:
-    return layout.rank_of_spool(name) is not None
+    rank = layout.rank_of_spool(name)
+    return rank is not None and rank <= _HIGHEST_RANK and name == layout.metrics_spool(rank)
 
 
 def _whole_lines(data: bytes) -> bytes:

@@ -46,6 +46,30 @@ def test_files_are_sent_as_they_grow(tmp_path: Path) -> None:
     assert parse(box.draft())[1] == {"rank-0.log": b"ne\ntwo\n"}
 
 
+def test_files_that_no_rank_can_have_do_not_keep_the_rest_back(tmp_path: Path) -> None:
+    """Programs may make what they like here, and a server refuses a report as a whole."""
+    box = Outbox(str(tmp_path), "me")
+    for name in ("rank-007.log", "metrics-%s.jsonl" % ("1" * 60), "rank-12345678.log"):
+        (tmp_path / name).write_bytes(b"x\n")
+    (tmp_path / "metrics-3.jsonl").mkdir()
+    (tmp_path / "rank-3.log").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "rank-0.log").write_bytes(b"one\n")
+    assert parse(box.draft())[1] == {"rank-0.log": b"one\n"}
+
+
+def test_very_many_files_are_sent_in_several_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox, "_MOST_FILES", 2)
+    box = Outbox(str(tmp_path), "me")
+    for rank in range(5):
+        (tmp_path / f"rank-{rank}.log").write_bytes(b"x\n")
+    sent = []
+    while box.has_news():
+        draft = box.draft()
+        sent.append((len(parse(draft)[1]), draft.has_more))
+        box.settle(draft, taken(draft))
+    assert sent == [(2, True), (2, True), (1, False)]
+
+
 def test_spools_are_sent_in_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbox, "_LONGEST_POINT_BYTES", 50)
     box = Outbox(str(tmp_path), "me")

@@ -75,6 +75,9 @@ class DatabaseNodeBook:
     def close(self, attempt_id: str) -> None:
         with self._db.write() as tx:
             store.close(tx, attempt_id, now=self._clock.now())
+        rank = 0
+        while self._known.pop((attempt_id, rank), None) is not None:
+            rank += 1
 
 
 def _report(row: Row[Any], environment: Mapping[str, Any] | None) -> NodeReport:

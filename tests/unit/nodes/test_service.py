@@ -286,3 +286,12 @@ def test_a_book_sees_every_change_though_it_reads_only_what_changed(meeting: Mee
     assert other.outcome is None
     meeting.book.wish_to_stop(meeting.attempt, grace_s=1.0, kind=StopKind.CANCELLED, reason="enough")
     assert load() == ("stopping", "cancelled", begun + 60)  # it had never got its plan
+
+
+def test_a_book_forgets_what_is_closed(meeting: Meeting) -> None:
+    """What nodes ran with is large, and a controller sees many attempts in its life."""
+    meeting.hello(0)
+    meeting.book.load([meeting.attempt])
+    meeting.book.close(meeting.attempt)
+    assert meeting.book._known == {}
+    assert [report.node_rank for report in meeting.book.load([meeting.attempt])[meeting.attempt]] == [0, 1]

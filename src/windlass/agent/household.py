@@ -61,7 +61,10 @@ class Household:
 
     def signal_supervisor(self, number: int) -> None:
         if self.supervisor is not None and not self._supervisor_ended:
-            os.kill(self.supervisor, number)  # it is not reaped yet, so the number is its own
+            try:
+                os.kill(self.supervisor, number)  # it is not reaped yet, so the number is its own
+            except ProcessLookupError:
+                pass  # reaped a moment ago: this is a signal's handler, and that it was is noted after it
 
     def supervisor_has_ended(self) -> bool:
         self._reap()

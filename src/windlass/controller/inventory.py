@@ -15,7 +15,7 @@ from windlass.core.errors import Unavailable
 from windlass.core.resources import Node
 from windlass.engines.contract import Engine
 from windlass.scheduling.engines import EngineState, commit_engines, decide_state
-from windlass.scheduling.nodes import commit_nodes
+from windlass.scheduling.nodes import commit_nodes, forget_others
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +84,7 @@ class Inventory:
     def commit(self, tx: Connection, now: float) -> None:
         for name, nodes in self._nodes.items():
             commit_nodes(tx, name, nodes, now=now)
+        forget_others(tx, self._engines.keys())
         commit_engines(tx, self._states)
         self._write_at = now + WRITE_EVERY_S
 

@@ -273,7 +273,11 @@ class Controller:
             by_engine.setdefault(attempt.engine, []).append(attempt.id)
         found: dict[str, Observation] = {attempt.id: Observation(phase=Phase.UNKNOWN) for attempt in attempts}
         for name, ids in by_engine.items():
-            if engine := self._engines.get(name):
+            engine = self._engines.get(name)
+            if engine is None:
+                away = Observation(phase=Phase.UNKNOWN, detail=f"engine '{name}' is not in the controller's config")
+                found.update(dict.fromkeys(ids, away))
+            else:
                 with self._inventory.asking(name):
                     found.update(self._poller.poll(engine, ids))
         return found

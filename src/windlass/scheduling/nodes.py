@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from sqlalchemy import BigInteger, Column, Connection, Float, Integer, String, Table, delete, insert, select
 
@@ -39,6 +39,11 @@ def commit_nodes(tx: Connection, engine: str, found: Sequence[Node], *, now: flo
             for node in found
         ]
         tx.execute(insert(nodes), rows)
+
+
+def forget_others(tx: Connection, engines: Collection[str]) -> None:
+    """The nodes of engines that are no longer configured: nobody could start anything there."""
+    tx.execute(delete(nodes).where(nodes.c.engine.not_in(list(engines))))
 
 
 def load_nodes(tx: Connection) -> tuple[Node, ...]:

@@ -213,6 +213,26 @@ def test_an_engine_that_is_away_does_not_keep_the_others_waiting(stage: Stage) -
     assert all(attempt.released for engine in (stage.engine, other) for attempt in engine.cluster.attempts.values())
 
 
+def test_an_engine_that_is_no_longer_configured_gets_nothing_new(stage: Stage) -> None:
+    node = Node(engine="other", name="m", cpus=4, memory_bytes=10**9)
+    other = FakeEngine(stage.clock, cluster=FakeCluster(nodes=(node,)))
+    other.name = "other"
+    stage.engines["other"] = other
+    stage.pass_time(60)
+    run_ids = [stage.submit(resources={"cpus": 3}) for _ in range(2)]
+    stage.pass_time()
+    stage.pass_time()
+    del stage.engines["other"]
+    stage.pass_time(60)
+    run_ids.append(stage.submit(resources={"cpus": 3}))
+    stage.pass_time()
+    stage.pass_time()
+    placed = {stage.service.attempts(run_id).attempts[0].engine: run_id for run_id in run_ids[:2]}
+    assert stage.state(run_ids[2]) == "queued"
+    assert stage.state(placed["other"]) == "running"
+    assert "not in the controller's config" in " ".join(stage.service.why(placed["other"]).details)
+
+
 def test_secrets_that_nobody_can_open_any_more_fail_their_run(
     stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

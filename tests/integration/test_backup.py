@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import MetaData, insert, select
+from sqlalchemy import MetaData, insert, select, text
 from typer.testing import CliRunner
 
 from windlass.blobs.contract import Blobs
@@ -33,7 +33,7 @@ from windlass.tenancy.prices import PriceBook
 from windlass.testing.clock import FakeClock
 from windlass.testing.postgres import PostgresServer
 from windlass.testing.s3 import S3Server
-from windlass.tracking.storedlogs import LogPlace, StoredLogs
+from windlass.tracking.storedlogs import LogPlace, StoredLogs, append
 from windlass.wire import runs as wire
 
 SECRET = "hf_abcdefgh"
@@ -166,6 +166,22 @@ def test_a_laptop_moves_to_a_cluster_and_back(
     there = rows_of(other)
     restore(Backup(saved(other, other_blobs)), again, open_blobs_in(tmp_path / "again"))
     assert rows_of(again) == there
+    with again.read() as tx:
+        assert tx.execute(text("SELECT count(*) FROM attempts WHERE usage IS NULL")).scalar_one() == 1
+
+
+def test_a_log_that_was_archived_in_part_comes_back_whole_and_once(
+    sqlite: Database, blobs: LocalBlobs, filled: str, new_database: Callable[[str], Database], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("windlass.server.backup.restoring._LOG_BYTES_AT_ONCE", 1_000)
+    place, content = LogPlace(f"{filled}.1", 0), b"o 1.0 hello\n" * 50_000
+    with sqlite.write() as tx:
+        append(tx, place, "rank-0.log", 0, content[:5_500])
+    other, other_blobs = new_database("sqlite"), open_blobs_in(tmp_path / "other")
+    restore(Backup(saved(sqlite, blobs)), other, other_blobs)
+    (log,) = StoredLogs(other, other_blobs).find([place])
+    assert b"".join(log.pieces(0)) == content
 
 
 def open_blobs_in(folder: Path) -> LocalBlobs:

@@ -12,6 +12,9 @@ def insert_rows(tx: Connection, table: Table, columns: Sequence[Column[Any]], ro
     if tx.dialect.name == "postgresql":
         _copy(tx, table, columns, rows)
     else:
+        for column in columns:
+            if isinstance(column.type, JSON):
+                column.type.none_as_null = True  # as the tables are declared; reflected ones do not know
         tx.execute(insert(table), rows)
 
 

@@ -185,7 +185,8 @@ def _insert_logs(tx: Connection, backup: Backup, progress: Progress) -> None:
         with gzip.open(backup.open(member)) as log:
             position = 0
             while data := log.read(_LOG_BYTES_AT_ONCE):
-                position = append(tx, place, name, position, data)
+                append(tx, place, name, position, data)  # what an archive in the making has of it is cut
+                position += len(data)
         moved.setdefault(place.attempt_id, {})[place.node_rank] = place
         progress("logs", done, len(found))
     for attempt_id, places in moved.items():

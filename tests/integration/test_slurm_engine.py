@@ -76,6 +76,14 @@ class TestWhatAJobIsGiven:
         runs.wait(attempt_id)
         assert "gpus=<>" in runs.log(attempt_id)
 
+    def test_the_rest_of_their_environment_is_the_jobs(self, runs: SlurmRuns) -> None:
+        attempt_id = runs.shell(
+            'echo "home=<$HOME> lang=<$LANG> ours=<$WINDLASS_SECRETS>"', host_env={"HOME": "/other"}
+        )
+        runs.wait(attempt_id)
+        home, lang = os.environ["HOME"], os.environ.get("LANG") or "C.UTF-8"
+        assert f"home=<{home}> lang=<{lang}> ours=<>" in runs.log(attempt_id)
+
     def test_the_jobs_own_variables_do_not_mislead_frameworks(self, runs: SlurmRuns) -> None:
         attempt_id = runs.shell("env | grep ^SLURM_ | sort; echo done")
         runs.wait(attempt_id)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any, Mapping, NamedTuple, Sequence
 
-from .environ import allotted_devices
+from .environ import allotted_devices, inherited_environment
 from .fetch import blob_path
-
-_OURS = "WINDLASS_"  # the token is among them
 
 
 class Folders(NamedTuple):
@@ -40,9 +38,8 @@ def complete_plan(
     plan = dict(welcome["plan"])
     digest = plan.pop("code_digest", None)
     allotted = allotted_devices(environ, int(plan["gpus"]))
-    inherited = {name: value for name, value in environ.items() if not name.startswith(_OURS)}
     plan.update(
-        env={**inherited, **plan["env"]},
+        env={**inherited_environment(environ), **plan["env"]},
         node_dir=folders.node,
         run_dir=folders.run,
         workdir=plan["workdir"] or os.path.join(folders.run, "work"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from typing import Any, Mapping
 
 Plan = Mapping[str, Any]
@@ -18,6 +19,10 @@ _TOLD_BY_CLUSTERS = (
     "SLURM_JOB_GPUS",
     "SLURM_JOB_PARTITION",
 )
+
+# What is said to the agent, and what describes its own step of a Slurm job: frameworks would take it for theirs.
+_NOT_FOR_RANKS = ("WINDLASS_", "SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "PMI_", "PMIX_")
+_EVERYWHERE = {"PATH": os.defpath, "HOME": "/", "LANG": "C.UTF-8"}  # programs count on these; not every node has them
 
 
 def ranks_per_node(plan: Plan) -> int:
@@ -42,6 +47,11 @@ def allotted_devices(environ: Mapping[str, str], count: int) -> dict[str, Any]:
         told["CUDA_VISIBLE_DEVICES"] = ""  # a cluster that does not fence devices off would show them all
     words = [word.strip() for word in told.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(count)))).split(",")]
     return {"gpu_indices": [int(word) for word in words if word.isdigit()], "device_env": told}
+
+
+def inherited_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """What ranks have of their node's own environment."""
+    return {**_EVERYWHERE, **{name: text for name, text in environ.items() if not name.startswith(_NOT_FOR_RANKS)}}
 
 
 def rank_environment(plan: Plan, local_rank: int) -> dict[str, str]:

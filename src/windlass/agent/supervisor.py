@@ -18,7 +18,7 @@ from typing import Any, Mapping, Union
 
 from . import kernel, layout, outcome, rendezvous, snapshot, surroundings
 from .command import CannotStart, resolve_command
-from .environ import allotted_devices, global_rank, rank_environment, ranks_per_node
+from .environ import allotted_devices, global_rank, inherited_environment, rank_environment, ranks_per_node
 from .files import read_json
 from .masking import Mask
 from .ranklog import RankLog
@@ -90,8 +90,8 @@ def _run(
         return _stopped_before(plan)
     if plan.get("gpus_from_environment"):
         plan.update(allotted_devices(os.environ, plan["gpu_count"]))
-    if plan.get("path_from_environment"):
-        plan["env"].setdefault("PATH", os.environ.get("PATH", os.defpath))
+    if plan.get("inherits_environment"):
+        plan["env"] = {**inherited_environment(os.environ), **plan["env"]}
     watch = Watch(plan=plan, status=status, wakeup_fd=wakeup_fd)
     try:
         if plan.get("rendezvous") and not rendezvous.meet(plan, free_port(""), wakeup_fd):

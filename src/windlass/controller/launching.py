@@ -10,7 +10,8 @@ from windlass.engines.contract import Launch
 from windlass.runs.command import is_self_launching, params_json, workers_per_node
 from windlass.runs.records import AttemptRecord, RunRecord
 
-# What a run sees of the server's own environment: nothing of Windlass, nothing secret, what programs need to work.
+# What a run on the server's own machine sees of the server's environment: nothing of Windlass, nothing secret, what
+# programs need to work.
 _INHERITED = ("HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "TZ", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
 _SHORTEST_S = 1.0
 
@@ -26,15 +27,13 @@ def render_launch(
 ) -> Launch:
     spec = run.spec
     workers = workers_per_node(spec, run.argv)
-    env = {name: inherited[name] for name in _INHERITED if name in inherited}
-    env |= run.origin.get("env") or {}
-    env |= {
+    env = {
         "WINDLASS_PARAMS": params_json(spec.params),
         "WINDLASS_SEED": str(run.seed),
         "WINDLASS_RUN_NAME": run.name,
         "WINDLASS_PROJECT": run.project,
+        **spec.env,
     }
-    env |= spec.env
     return Launch(
         run_id=run.id,
         attempt_id=attempt.id,
@@ -44,6 +43,8 @@ def render_launch(
         workers_per_node=workers,
         self_launching=is_self_launching(run.argv),
         env=env,
+        host_env={name: inherited[name] for name in _INHERITED if name in inherited},
+        origin_env=run.origin.get("env") or {},
         secrets=secrets,
         code_digest=run.code_digest,
         workdir=spec.workdir,

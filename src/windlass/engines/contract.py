@@ -30,10 +30,14 @@ class Launch:
     workers_per_node: int  # how many ranks a node has
     self_launching: bool  # argv is torchrun or alike: started once per node, it starts the workers itself
     env: Mapping[str, str]  # the same on every rank; the engine adds the per-rank variables
+    # Both below `env`. Of the server's own machine (HOME, TMPDIR …): for nodes that are that machine; others have their
+    # own. Of the submitter's shell (VIRTUAL_ENV, PYTHONPATH …): goes where `search_path` goes.
+    host_env: Mapping[str, str] = field(default_factory=dict)
+    origin_env: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)  # environment too, but never on disk
     code_digest: str | None = None  # the code snapshot to lay out as the working folder
     workdir: str | None = None  # or an existing folder to run in
-    search_path: str | None = None  # the submitter's PATH, used when the node is the submitter's own machine
+    search_path: str | None = None  # the submitter's PATH, for nodes that see the same file system, outside of images
     timeout_s: float | None = None
     grace_s: float = 10.0
     warm: bool = True  # whether a pre-imported interpreter may be used

@@ -17,7 +17,7 @@ from windlass.engines.remote.plans import render_remote_plans
 DEVICES = [{"index": index, "name": "H100", "memory_bytes": 80} for index in range(4)]
 
 
-def welcome(*, gpus: int = 0, **options: Any) -> dict[str, Any]:
+def welcome(*, gpus: int = 0, inherit_path: bool = False, **options: Any) -> dict[str, Any]:
     share = NodeShare(node="n0", cpus=1.0, memory_bytes=0, gpu_indices=tuple(range(gpus)))
     launch = Launch(
         run_id="r-bcdfghjkmn",
@@ -27,10 +27,9 @@ def welcome(*, gpus: int = 0, **options: Any) -> dict[str, Any]:
         argv=("python", "train.py"),
         workers_per_node=max(1, gpus),
         self_launching=False,
-        env={"LR": "0.1", "PATH": "/plan"},
-        **options,
+        **{"env": {"LR": "0.1", "PATH": "/plan"}, **options},
     )
-    (plan,) = render_remote_plans(launch)
+    (plan,) = render_remote_plans(launch, inherit_path=inherit_path)
     return {"plan": plan, "master_addr": "10.0.0.9", "master_port": 4711, "node_addrs": ["10.0.0.9"]}
 
 
@@ -59,6 +58,27 @@ def test_ranks_inherit_the_node_s_environment_but_nothing_of_windlass() -> None:
     env = rank_environment(plan, 0)
     assert (env["PATH"], env["LANG"], env["LR"]) == ("/plan", "C", "0.1")
     assert "WINDLASS_NODE_TOKEN" not in env
+
+
+def test_what_programs_count_on_is_there_on_a_bare_node() -> None:
+    env = rank_environment(complete(welcome(env={})), 0)
+    assert (env["HOME"], env["LANG"]) == ("/", "C.UTF-8")
+    assert "/usr/bin" in env["PATH"]
+
+
+def test_nothing_of_the_server_or_the_submitter_unless_nodes_are_set_up_alike() -> None:
+    given: dict[str, Any] = {
+        "env": {"LR": "0.1"},
+        "host_env": {"HOME": "/of/the/server", "SSL_CERT_FILE": "/of/the/server.pem"},
+        "origin_env": {"VIRTUAL_ENV": "/home/me/venv"},
+        "search_path": "/home/me/venv/bin",
+    }
+    own = {"HOME": "/root", "PATH": "/opt/bin", "SLURM_PROCID": "3"}
+    env = rank_environment(complete(welcome(**given), **own), 0)
+    assert (env["HOME"], env["PATH"], env["LR"]) == ("/root", "/opt/bin", "0.1")
+    assert not {"SSL_CERT_FILE", "VIRTUAL_ENV", "SLURM_PROCID"} & env.keys()
+    env = rank_environment(complete(welcome(inherit_path=True, **given), **own), 0)
+    assert (env["HOME"], env["PATH"], env["VIRTUAL_ENV"]) == ("/root", "/home/me/venv/bin", "/home/me/venv")
 
 
 @pytest.mark.parametrize(

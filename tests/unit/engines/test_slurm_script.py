@@ -31,6 +31,8 @@ ONE = Launch(
     workers_per_node=1,
     self_launching=False,
     env={"LANG": "C.UTF-8"},
+    host_env={"HOME": "/of/the/server"},
+    origin_env={"VIRTUAL_ENV": "/home/me/venv"},
     code_digest="ab" * 32,
     search_path="/usr/bin:/bin",
 )
@@ -97,6 +99,14 @@ def test_plans_are_as_agreed() -> None:
     text = json.dumps(plans, indent=2, sort_keys=True) + "\n"
     golden("slurm_plans.json", text)
     assert "never written" not in text
+
+
+def test_ranks_keep_the_environment_of_their_job() -> None:
+    """The submitter's interpreter is on the shared file system, but not in an image; the server's home is its own."""
+    (plan,) = render_slurm_plans(ONE, shared_dir=SHARED, timeout_s=None, rendezvous_s=300.0)
+    assert plan["env"] == {"VIRTUAL_ENV": "/home/me/venv", "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
+    first, _ = render_slurm_plans(GANG, shared_dir=SHARED, timeout_s=None, rendezvous_s=300.0)
+    assert first["env"] == {"LANG": "C.UTF-8"}
 
 
 def test_an_image_needs_a_container_runtime() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,17 @@ def node_dir(home: Path, attempt_id: str, rank: int) -> Path:
     return attempt_dir(home, attempt_id) / f"node-{rank}"
 
 
-def render_common_plan(launch: Launch, *, home: Path, blobs_dir: Path) -> dict[str, Any]:
-    """What every node of the attempt is told alike. Secrets are no part of a plan: plans are written to disk."""
+def render_common_plan(
+    launch: Launch, *, home: Path, blobs_dir: Path, host_env: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """What every node of the attempt is told alike. Secrets are no part of a plan: plans are written to disk. An image
+    has paths of its own, so that nothing of the submitter's shell is for it."""
     folder = run_dir(home, launch.run_id)
-    env = dict(launch.env)
-    if launch.search_path is not None and launch.image is None:
-        env.setdefault("PATH", launch.search_path)
+    env = dict(host_env or {})
+    if launch.image is None:
+        env |= launch.origin_env
+        env |= {"PATH": launch.search_path} if launch.search_path is not None else {}
+    env |= launch.env
     return {
         "version": VERSION,
         "run_id": launch.run_id,

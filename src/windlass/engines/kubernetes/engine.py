@@ -6,7 +6,6 @@ engine lists, and goes on.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -120,7 +119,7 @@ class KubernetesEngine:
                 f"the run names no container image, and engine '{self.name}' has none for such runs",
                 hint="add `image:` to the spec, or to the engine in the server's config",
             )
-        self._book.prepare(launch.attempt_id, render_remote_plans(launch, servers=os.environ), launch.secrets)
+        self._book.prepare(launch.attempt_id, render_remote_plans(launch), launch.secrets)
         # A node that has been heard of has had its pod; another one under its name would be another process.
         heard = {report.node_rank for report in reports or () if report.reported_at is not None}
         ranks = [rank for rank in range(len(launch.placement.shares)) if rank not in heard]

@@ -19,7 +19,7 @@ def render_node_plans(
     shares = launch.placement.shares
     gpus = [machine.gpus_of(share.node, share.gpu_indices) for share in shares]
     common = {
-        **render_common_plan(launch, home=home, blobs_dir=blobs_dir),
+        **render_common_plan(launch, home=home, blobs_dir=blobs_dir, host_env=launch.host_env),
         "node_addrs": [_ADDRESS for _ in shares],
         "node_gpus": machine.gpus_per_node,
         "master_addr": _ADDRESS,

@@ -6,7 +6,6 @@ those of `engines.local.plans` otherwise, so that one supervisor understands bot
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from windlass.engines.contract import Launch
@@ -15,21 +14,15 @@ VERSION = 1
 SAMPLE_INTERVAL_S = 2.0
 
 
-# What the server's own machine says of itself, and nodes elsewhere know better.
-_OF_THE_MACHINE = ("HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
-
-
-def render_remote_plans(
-    launch: Launch, *, inherit_path: bool = False, servers: Mapping[str, str] | None = None
-) -> list[dict[str, Any]]:
-    """One plan per node rank. With `inherit_path` ranks get the submitter's PATH: only where nodes are set up as the
-    submitter's machine is. `servers` is the server's own environment: what ranks would have of it that describes its
-    machine is left to their node."""
+def render_remote_plans(launch: Launch, *, inherit_path: bool = False) -> list[dict[str, Any]]:
+    """One plan per node rank. With `inherit_path` ranks get PATH and its like from the submitter's shell: only where
+    nodes are set up as the submitter's machine is. The rest of their environment is their node's."""
     shares = launch.placement.shares
-    own = {name: value for name, value in (servers or {}).items() if name in _OF_THE_MACHINE}
-    env = {name: value for name, value in launch.env.items() if own.get(name) != value}
-    if inherit_path and launch.search_path is not None:
-        env.setdefault("PATH", launch.search_path)
+    env: dict[str, str] = {}
+    if inherit_path:
+        env |= launch.origin_env
+        env |= {"PATH": launch.search_path} if launch.search_path is not None else {}
+    env |= launch.env
     common = {
         "version": VERSION,
         "run_id": launch.run_id,

@@ -37,7 +37,7 @@ def render_slurm_plans(
         "node_addrs": ["127.0.0.1"],
         "node_gpus": 0,
         "gpus_from_environment": True,
-        "path_from_environment": launch.image is not None,  # an image has one of its own
+        "inherits_environment": True,  # of the job: its home, what a prolog sets, what an image brings
         "signalled_together": True,
         "master_addr": "127.0.0.1",
         "master_port": 0,

@@ -16,10 +16,11 @@ import traceback
 from typing import Any, Callable, Sequence
 
 from . import kernel
-from .ranks import fork
+from .ranks import fork, reset_signals
 
 _LOOK_UP_S = 0.5  # how soon the end of a process that this one must not outlive is noticed
 _KILL_PATIENCE_S = 10.0
+_STOPS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Household:
@@ -46,10 +47,12 @@ class Household:
         own = os.getpid()
         sys.stdout.flush()
         sys.stderr.flush()
+        # A child that still had this process's handlers would take a signal to stop for its own and lose it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
         pid = fork()
         if pid == 0:
             try:
-                signal.setitimer(signal.ITIMER_REAL, 0)
+                reset_signals()
                 kernel.die_with_parent(signal.SIGKILL)
                 if os.getppid() == own:
                     act()
@@ -57,6 +60,7 @@ class Household:
                 traceback.print_exc()
             finally:
                 os._exit(1)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
         return pid
 
     def signal_supervisor(self, number: int) -> None:
@@ -111,7 +115,7 @@ class Household:
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in _STOPS:
             signal.signal(number, self._on_stop)
         if self._parents:
             signal.signal(signal.SIGALRM, self._look_up)

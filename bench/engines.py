@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -39,23 +40,24 @@ class Launches:
         self._place = place
         self._server = server
         self._serial = 0
+        self._program = [place.python, shutil.copy(PROGRAM, folder)]
 
     def windlass(self) -> float:
         environ = {**os.environ, "WINDLASS_HOME": str(self._server.home)}
         stamp = self._stamp()
-        command = [str(BIN / "windlass"), "run", "--detach", "--no-snapshot", "--", sys.executable, str(PROGRAM)]
-        return self._time(stamp, functools.partial(_run, [*command, str(stamp)], environ, self._folder))
+        command = [str(BIN / "windlass"), "run", "--detach", "--no-snapshot", "--", *self._program, str(stamp)]
+        return self._time(stamp, functools.partial(_run, command, environ, self._folder))
 
     def own_tool(self) -> float:
         stamp = self._stamp()
-        return self._time(stamp, functools.partial(self._place.submit, [sys.executable, str(PROGRAM), str(stamp)]))
+        return self._time(stamp, functools.partial(self._place.submit, [*self._program, str(stamp)]))
 
     def own_rate(self, count: int) -> float:
         """Jobs a second through the cluster's own tool, from a few threads, to the last script's end."""
         stamps = [self._stamp() for _ in range(count)]
         began = time.time()
         with ThreadPoolExecutor(4) as pool:
-            list(pool.map(lambda stamp: self._place.submit([sys.executable, str(PROGRAM), str(stamp)]), stamps))
+            list(pool.map(lambda stamp: self._place.submit([*self._program, str(stamp)]), stamps))
         last = max(_await(stamp) for stamp in stamps)
         self._place.settle()
         return count / (last - began)

@@ -16,7 +16,9 @@ from typing import Any
 
 from bench.harness import BIN, free_ports
 from bench.rayhead import RayHead, running_ray
-from windlass.testing.kubernetes import NAMESPACE, KubernetesCluster, running_kubernetes
+from windlass.testing.kubelet.images import HOST
+from windlass.testing.kubelet.real import running_real_node
+from windlass.testing.kubernetes import HOST_ADDRESS, NAMESPACE, KubernetesCluster, running_kubernetes
 from windlass.testing.servers import ServerProcess, running_server
 from windlass.testing.slurm import SlurmCluster, running_slurm
 
@@ -29,6 +31,10 @@ class Place(ABC):
 
     type: str
     tool: str
+    python = sys.executable  # an interpreter that there is on the nodes
+
+    def __init__(self) -> None:
+        [self.port] = free_ports(1)  # of its server
 
     @abstractmethod
     def engine(self, folder: Path) -> dict[str, Any]: ...
@@ -45,6 +51,7 @@ class RayPlace(Place):
     type, tool = "ray", "ray job submit"
 
     def __init__(self, head: RayHead) -> None:
+        super().__init__()
         self._head = head
 
     def engine(self, folder: Path) -> dict[str, Any]:  # noqa: ARG002
@@ -58,6 +65,7 @@ class SlurmPlace(Place):
     type, tool = "slurm", "sbatch"
 
     def __init__(self, cluster: SlurmCluster) -> None:
+        super().__init__()
         self._cluster = cluster
 
     def engine(self, folder: Path) -> dict[str, Any]:
@@ -83,23 +91,52 @@ class SlurmPlace(Place):
 
 
 class KubernetesPlace(Place):
-    type, tool = "kubernetes", "kubectl create job"
+    """A real kubelet with containers. The image holds no Python: the machine's own is mounted, in both arms."""
 
-    def __init__(self, cluster: KubernetesCluster) -> None:
+    type, tool = "kubernetes", "kubectl create"
+    python = "/usr/bin/python3"
+
+    def __init__(self, cluster: KubernetesCluster, folder: Path) -> None:
+        super().__init__()
         self._cluster = cluster
+        self._mounts = {"usr": ("/usr", "/usr"), "lib": ("/lib", "/usr/lib"), "lib64": ("/lib64", "/usr/lib64")}
+        self._mounts["work"] = (str(folder), str(folder))
 
     def engine(self, folder: Path) -> dict[str, Any]:  # noqa: ARG002
+        volumes = [
+            {"name": name, "mount": inside, "host_path": outside, "read_only": name != "work"}
+            for name, (inside, outside) in self._mounts.items()
+        ]
         return {
             "type": "kubernetes",
             "kubeconfig": str(self._cluster.controller_kubeconfig),
             "namespace": NAMESPACE,
-            "image": "bench",
-            "python": sys.executable,
+            "server_url": f"http://{HOST_ADDRESS}:{self.port}",
+            "image": HOST,
+            "python": self.python,
+            "defaults": {"volumes": volumes},
         }
 
     def submit(self, command: Sequence[str]) -> None:
         kubectl = ["kubectl", f"--kubeconfig={self._cluster.kubeconfig}", f"--namespace={NAMESPACE}"]
-        _run([*kubectl, "create", "job", f"bench-{next(_SERIAL)}", "--image=bench", "--", *command])
+        _run([*kubectl, "create", "--validate=false", "-f", "-"], json.dumps(self._job(command)))
+
+    def settle(self) -> None:
+        kubectl = ["kubectl", f"--kubeconfig={self._cluster.kubeconfig}", f"--namespace={NAMESPACE}"]
+        _run([*kubectl, "delete", "jobs", "--all", "--wait=true"])
+
+    def _job(self, command: Sequence[str]) -> dict[str, Any]:
+        mounts = [{"name": name, "mountPath": inside} for name, (inside, _) in self._mounts.items()]
+        volumes = [{"name": name, "hostPath": {"path": outside}} for name, (_, outside) in self._mounts.items()]
+        container = {"name": "main", "image": HOST, "command": list(command), "volumeMounts": mounts}
+        container["imagePullPolicy"] = "Never"
+        pod = {"containers": [container], "volumes": volumes, "restartPolicy": "Never"}
+        return {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {"name": f"bench-{next(_SERIAL)}"},
+            "spec": {"template": {"spec": pod}},
+        }
 
 
 @contextlib.contextmanager
@@ -113,24 +150,24 @@ def opened_places(folder: Path, wanted: Sequence[str]) -> Iterator[list[tuple[Pl
         if "kubernetes" in wanted:
             cluster = stack.enter_context(running_kubernetes())
             cluster.install_rights()
-            for name in ("n1", "n2"):
-                cluster.add_node(name)
-            places.append(KubernetesPlace(cluster))
+            folder.chmod(0o777)  # pods are not root
+            place = KubernetesPlace(cluster, folder)
+            stack.enter_context(running_real_node(cluster, forwarded=[place.port]))
+            places.append(place)
         yield [(place, stack.enter_context(server_for(place, folder / place.type))) for place in places]
 
 
 @contextlib.contextmanager
 def server_for(place: Place, folder: Path) -> Iterator[ServerProcess]:
     folder.mkdir()
-    [port] = free_ports(1)
-    settings = {"server": {"url": f"http://127.0.0.1:{port}"}, "engines": {place.type: place.engine(folder)}}
+    settings = {"server": {"url": f"http://127.0.0.1:{place.port}"}, "engines": {place.type: place.engine(folder)}}
     config = folder / "server.yaml"
     config.write_text(json.dumps(settings))
-    with running_server(folder / "home", arguments=["--config", str(config), "--port", str(port)]) as server:
+    with running_server(folder / "home", arguments=["--config", str(config), "--port", str(place.port)]) as server:
         yield server
 
 
-def _run(command: Sequence[str]) -> None:
-    done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=_PATIENCE_S)
+def _run(command: Sequence[str], told: str = "") -> None:
+    done = subprocess.run(command, capture_output=True, input=told.encode(), timeout=_PATIENCE_S)
     if done.returncode:
         raise RuntimeError(f"{command} exited with {done.returncode}:\n{done.stdout!r}\n{done.stderr!r}")

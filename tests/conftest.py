@@ -18,9 +18,9 @@ from windlass.tenancy.prices import PriceBook
 from windlass.testing.clock import FakeClock
 from windlass.testing.kubernetes import KubernetesCluster, KubernetesUnavailable, running_kubernetes
 from windlass.testing.postgres import PostgresServer, PostgresUnavailable, running_postgres
-from windlass.testing.slurm import SlurmCluster, SlurmUnavailable, running_slurm
 from windlass.testing.ray import RayCluster, RayUnavailable, running_ray
 from windlass.testing.s3 import S3Server, S3Unavailable, running_s3
+from windlass.testing.slurm import SlurmCluster, SlurmUnavailable, running_slurm
 
 BOTH_DATABASES = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
 

@@ -62,7 +62,7 @@ def decide_attempt(
 ) -> list[Decision]:
     """`earlier`: how the attempts before this one ended, since submission or the last resume."""
     if seen.phase is Phase.UNKNOWN:
-        return []
+        return _ask_to_stop(run)
     if seen.phase is Phase.ENDED and seen.exit is not None:
         return [_end(run, seen.exit, seen, earlier, now, jitter)]
     if seen.phase is Phase.ABSENT:
@@ -77,7 +77,7 @@ def decide_attempt(
     if seen.phase is Phase.RUNNING and attempt.state is AttemptState.STARTING:
         decisions.append(MarkRunning(started_at=seen.started_at or now))
     if run.cancelling:
-        decisions.append(StopAttempt(grace_s=10.0 if run.cancel_grace_s is None else run.cancel_grace_s))
+        decisions += _ask_to_stop(run)
     elif seen.notice is not None:
         decisions.append(_give_way(run, seen.notice, now))
     return decisions
@@ -88,6 +88,12 @@ def decide_failed_launch(
 ) -> EndAttempt:
     exit = Exit(reason=ExitReason.LAUNCH_FAILED, message=message)
     return _end(run, exit, Observation(phase=Phase.ABSENT), earlier, now, jitter)
+
+
+def _ask_to_stop(run: RunRecord) -> list[Decision]:
+    if not run.cancelling:
+        return []
+    return [StopAttempt(grace_s=10.0 if run.cancel_grace_s is None else run.cancel_grace_s)]
 
 
 def is_news(stop: StopAttempt, sent: StopAttempt | None) -> bool:

@@ -65,7 +65,7 @@ class Inventory:
 
     def refresh(self, now: float) -> bool:
         """Ask if it is time to; whether there is something to write."""
-        if now < self._ask_at:
+        if now < self._ask_at and not self._problems:
             return False
         self._ask_at = now + ASK_EVERY_S
         nodes = dict(self._nodes)

@@ -241,6 +241,8 @@ class Controller:
             return
         released = []
         for attempt_id, engine in ended:
+            if self._inventory.is_away(engine):
+                continue  # each would wait for it in vain
             self._keep_beating()
             with self._inventory.asking(engine):
                 if engine in self._engines:
@@ -283,6 +285,8 @@ class Controller:
         return found
 
     def _launch(self, run: RunRecord, attempt: AttemptRecord, earlier: Sequence[Exit]) -> None:
+        if self._inventory.is_away(attempt.engine):
+            return
         self._keep_beating()
         now = self._clock.now()
         try:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from windlass.core.clock import Clock
+from windlass.core.errors import LaunchFailed
 from windlass.core.exits import Exit
 from windlass.core.resources import Node, Placement
 
@@ -82,6 +83,15 @@ class Observation:
     environment: Mapping[str, Any] | None = None  # {"host", "python", "packages": {...}, "gpus": [...]} once known
     notice: Notice | None = None
     detail: str | None = None  # what the engine says about it, for people: "pending in Slurm: Priority"
+
+
+def refuse_image(launch: Launch, engine: str) -> None:
+    """For engines without containers: running without the image would not be what was asked for."""
+    if launch.image is not None:
+        raise LaunchFailed(
+            f"engine '{engine}' has no containers, and the run wants the image {launch.image}",
+            hint="name an engine that has them in `engine:`, or leave out `image:`",
+        )
 
 
 class Engine(Protocol):

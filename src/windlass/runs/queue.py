@@ -19,7 +19,9 @@ from windlass.wire.runs import Why
 
 
 def load_cluster_snapshot(tx: Connection, access: EngineAccess, *, now: float) -> ClusterSnapshot:
-    away = {name: e.message for name, e in load_engines(tx).items() if e.unreachable_since is not None}
+    engines = load_engines(tx)
+    types = {name: state.type for name, state in engines.items()}
+    away = {name: state.message for name, state in engines.items() if state.unreachable_since is not None}
     return ClusterSnapshot(
         nodes=tuple(node for node in load_nodes(tx) if node.engine not in away),
         away=away,
@@ -31,7 +33,9 @@ def load_cluster_snapshot(tx: Connection, access: EngineAccess, *, now: float) -
                 resources=run.resources,
                 priority=run.priority,
                 queued_at=run.queued_at,
-                engines=access.of_run(run.project, run.spec_data.get("engine") or ()),
+                engines=access.of_run(
+                    run.project, run.spec_data.get("engine") or (), image=run.spec_data.get("image"), types=types
+                ),
             )
             for run in store.load_runs_in(tx, store.WAITING)
             if (run.retry_at or 0.0) <= now and run.cancel_requested_at is None

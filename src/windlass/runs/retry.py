@@ -14,6 +14,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from windlass.core.exits import Exit, ExitReason
 
@@ -45,7 +46,8 @@ def decide_retry(exits: Sequence[Exit], policy: RetryPolicy, *, jitter: float) -
     """`exits`: how the attempts since submission or resumption ended, the newest last. `jitter` is from [0, 1)."""
     last = exits[-1]
     if last.reason is ExitReason.PREEMPTED:
-        after_s = policy.backoff_s * (0.5 + 0.5 * jitter)
+        in_a_row = sum(1 for _ in takewhile(lambda exit: exit.reason is ExitReason.PREEMPTED, reversed(exits)))
+        after_s = _backoff_s(policy, in_a_row - 1, jitter)
         return Retry(after_s=after_s, why="it was preempted and goes on when there is room")
     exits = [exit for exit in exits if exit.reason is not ExitReason.PREEMPTED]
     retries = len(exits) - 1
@@ -55,11 +57,13 @@ def decide_retry(exits: Sequence[Exit], policy: RetryPolicy, *, jitter: float) -
         if policy.max == 0:
             return GiveUp(why="retries are off")
         return GiveUp(why=f"failed {len(exits)} times; the limit is {policy.max} retries")
-    # Full jitter over the upper half: spreads a crowd, never returns at once.
-    longest = min(policy.backoff_s * 2.0**retries, LONGEST_BACKOFF_S)
-    return Retry(
-        after_s=longest * (0.5 + 0.5 * jitter), why=f"{last.reason} may pass; retry {retries + 1} of {policy.max}"
-    )
+    after_s = _backoff_s(policy, retries, jitter)
+    return Retry(after_s=after_s, why=f"{last.reason} may pass; retry {retries + 1} of {policy.max}")
+
+
+def _backoff_s(policy: RetryPolicy, before: int, jitter: float) -> float:
+    """Full jitter over the upper half: spreads a crowd, never returns at once."""
+    return min(policy.backoff_s * 2.0 ** min(before, 64), LONGEST_BACKOFF_S) * (0.5 + 0.5 * jitter)
 
 
 def _refusal(exits: Sequence[Exit], policy: RetryPolicy) -> str | None:

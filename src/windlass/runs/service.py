@@ -14,7 +14,7 @@ from sqlalchemy.exc import IntegrityError
 from windlass.blobs.contract import Blobs
 from windlass.blobs.snapshots import missing_blobs
 from windlass.core.clock import Clock
-from windlass.core.errors import Ambiguous, Conflict, IdempotencyMismatch, InvalidInput, NotFound
+from windlass.core.errors import Ambiguous, CannotFit, Conflict, IdempotencyMismatch, InvalidInput, NotFound
 from windlass.core.exits import Exit, ExitReason
 from windlass.core.names import nearest, unknown
 from windlass.core.resources import Node
@@ -298,9 +298,12 @@ class RunService:
 
     def _nodes_for(self, tx: Connection, spec: RunSpec) -> tuple[Node, ...]:
         """The nodes of the engines that the run may go to. Raises InvalidSpec for engines that it may not."""
-        nodes = load_nodes(tx)
-        check_engines(spec, {*load_engines(tx), *(node.engine for node in nodes)}, self._access)
-        allowed = self._access.of_run(spec.project, spec.engine)
+        nodes, engines = load_nodes(tx), load_engines(tx)
+        check_engines(spec, {*engines, *(node.engine for node in nodes)}, self._access)
+        types = {name: state.type for name, state in engines.items()}
+        allowed = self._access.of_run(spec.project, spec.engine, image=spec.image, types=types)
+        if engines and allowed is not None and not allowed:
+            raise CannotFit("this run wants a container image, and none of its engines has containers")
         return tuple(node for node in nodes if allowed is None or node.engine in allowed)
 
     def _check_code(self, digest: str | None) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+WITH_CONTAINERS = ("kubernetes", "slurm")  # types of engines
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineAccess:
@@ -15,9 +17,14 @@ class EngineAccess:
         """None: all engines there are."""
         return self.by_project.get(project, self.others)
 
-    def of_run(self, project: str, wanted: Sequence[str]) -> frozenset[str] | None:
-        """What is left of a run's own wish; empty if nothing is."""
-        granted = self.of_project(project)
-        if not wanted:
-            return granted
-        return frozenset(wanted) if granted is None else granted & frozenset(wanted)
+    def of_run(
+        self, project: str, wanted: Sequence[str], *, image: str | None = None, types: Mapping[str, str]
+    ) -> frozenset[str] | None:
+        """What is left of a run's own wish; empty if nothing is. `types`: of the engines there are, by name."""
+        allowed = self.of_project(project)
+        if wanted:
+            allowed = frozenset(wanted) if allowed is None else allowed & frozenset(wanted)
+        if image is None:
+            return allowed
+        suited = frozenset(name for name, type in types.items() if type in WITH_CONTAINERS)
+        return suited if allowed is None else allowed & suited

@@ -1,7 +1,7 @@
 """Who starts now, and where: `decide_placements(snapshot)`. Pure and deterministic.
 
 The order is priority, then time of queueing. A gang gets all its nodes or none; a run that does not fit yet keeps those
-behind it waiting, so nothing is overtaken for ever.
+behind it waiting on the engines that it may go to, so nothing is overtaken for ever.
 """
 
 from __future__ import annotations
@@ -68,9 +68,12 @@ def decide_placements(snapshot: ClusterSnapshot) -> list[PlacementDecision]:
     decisions = []
     for run in in_order(snapshot.waiting):
         placement = _place_gang(run, free)
-        if placement is None:
+        if placement is not None:
+            decisions.append(PlacementDecision(run_id=run.run_id, placement=placement))
+        elif run.engines is None:
             break
-        decisions.append(PlacementDecision(run_id=run.run_id, placement=placement))
+        else:
+            free = [node for node in free if node.node.engine not in run.engines]
     return decisions
 
 

@@ -65,7 +65,12 @@ def ended(exit: Exit) -> Observation:
 
 def test_what_cannot_be_seen_is_left_alone() -> None:
     for state in AttemptState:
-        assert decide(cancelling(make_run()), Observation(phase=Phase.UNKNOWN), state) == []
+        assert decide(make_run(), Observation(phase=Phase.UNKNOWN), state) == []
+
+
+def test_what_cannot_be_seen_can_be_asked_to_stop() -> None:
+    [decision] = decide(cancelling(make_run()), Observation(phase=Phase.UNKNOWN), AttemptState.RUNNING)
+    assert isinstance(decision, StopAttempt)
 
 
 def test_what_the_engine_does_not_have_is_handed_over() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -244,3 +245,21 @@ def test_every_run_that_waits_has_an_explanation(cluster: tuple[Node, ...], queu
         positions.append(explained.position)
     assert sorted(positions) == list(range(1, len(left) + 1))
     assert all(free.cpus > -1e-6 for free in free_nodes(after))
+
+
+def test_a_run_that_waits_for_one_engine_keeps_only_that_one() -> None:
+    nodes = (node("a", engine="local"), node("b", engine="hpc", cpus=2))
+    first = replace(waiting("first", Resources(cpus=8), queued_at=1), engines=frozenset({"hpc"}))
+    behind = replace(waiting("behind", Resources(cpus=1), queued_at=2), engines=frozenset({"hpc"}))
+    anywhere = waiting("anywhere", Resources(cpus=1), queued_at=3)
+    [placed] = decide_placements(snapshot(first, behind, anywhere, nodes=nodes))
+    assert (placed.run_id, placed.placement.engine) == ("anywhere", "local")
+
+
+def test_a_run_goes_only_to_engines_it_may_use() -> None:
+    nodes = (node("a", engine="local"), node("b", engine="hpc"))
+    run = replace(waiting("run"), engines=frozenset({"hpc"}))
+    [placed] = decide_placements(snapshot(run, nodes=nodes))
+    assert placed.placement.engine == "hpc"
+    nowhere = replace(waiting("run"), engines=frozenset())
+    assert decide_placements(snapshot(nowhere, nodes=nodes)) == []

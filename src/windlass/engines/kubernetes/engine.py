@@ -149,13 +149,17 @@ class KubernetesEngine:
         self._ask_to_stop(attempt_id, grace_s=grace_s, kind=kind, reason=f"{kind} by request")
 
     def release(self, attempt_id: str) -> None:
+        reports = self._book.load([attempt_id]).get(attempt_id, ())
+        has_ended = bool(reports) and all(report.outcome is not None for report in reports)
         self._book.close(attempt_id)
         machines = {machine.name: machine.ready for machine in self._machines.snapshot().values()}
         pods = [pod for pod in self._pods.snapshot().values() if pod.attempt_id == attempt_id]
-        if all(machines.get(pod.node or "", True) for pod in pods):
-            self._objects.remove(attempt_id)
+        if has_ended or not all(machines.get(pod.node or "", True) for pod in pods):
+            # Its nodes have told their ends, or nobody is there to confirm one. A pod that is deleted in good order
+            # while its last process is leaving holds its resources until the kubelet comes round to it.
+            self._objects.remove(attempt_id, grace_s=0)
         else:
-            self._objects.remove(attempt_id, grace_s=0)  # nobody there would confirm it
+            self._objects.remove(attempt_id)
         for kept in (self._overdue_at, self._killed, self._stops):
             kept.pop(attempt_id, None)
         self._made.discard(attempt_id)

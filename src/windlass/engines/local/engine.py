@@ -10,7 +10,7 @@ from typing import Any
 from windlass.agent.supervisor import free_port
 from windlass.core.clock import Clock
 from windlass.core.resources import Node
-from windlass.engines.contract import CodeStore, Launch, Observation, Phase, StopKind
+from windlass.engines.contract import CodeStore, Launch, Observation, Phase, StopKind, refuse_image
 from windlass.engines.folders.faults import explain_os_error
 from windlass.engines.folders.observing import NodeLook, a_node_failed, observe
 from windlass.engines.folders.plans import attempt_dir
@@ -70,6 +70,7 @@ class LocalEngine:
         return self._measured().inventory()
 
     def launch(self, launch: Launch) -> None:
+        refuse_image(launch, self.name)
         try:
             self._launch(launch)
         except OSError as error:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from windlass.core.errors import LaunchFailed, Unavailable
 from windlass.core.exits import ExitReason
 from windlass.core.resources import Node
-from windlass.engines.contract import EngineContext, Launch, NodeReport, Observation, Phase, StopKind
+from windlass.engines.contract import EngineContext, Launch, NodeReport, Observation, Phase, StopKind, refuse_image
 from windlass.engines.ray.inventory import render_inventory
 from windlass.engines.ray.link import Link
 from windlass.engines.ray.lives import decide_lives
@@ -67,6 +67,7 @@ class RayEngine:
         return render_inventory(self.name, self._tables())
 
     def launch(self, launch: Launch) -> None:
+        refuse_image(launch, self.name)
         if self._server_url is None:
             raise LaunchFailed(
                 "nodes of Ray report to the server over HTTP, and its URL is not known",

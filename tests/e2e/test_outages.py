@@ -14,7 +14,7 @@ from tests.e2e.sites import Installation, LocalSite, Site, opened_site
 from tests.integration.away import await_that
 from windlass.client import Client, Run
 from windlass.core.errors import Unavailable
-from windlass.testing.postgres import PostgresServer
+from windlass.testing.postgres import PostgresServer, running_postgres
 from windlass.testing.s3 import S3Server
 
 pytestmark = pytest.mark.timeout(240)
@@ -94,23 +94,29 @@ def test_an_engine_that_cannot_be_reached(site: Site, gate: Gate, tmp_path: Path
 # ---- the database --------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def durable_postgres(postgres_server: PostgresServer) -> Iterator[PostgresServer]:
+    """What is committed to it survives a crash, as everybody expects but most tests do not need."""
+    with running_postgres(durable=True) as server:
+        yield server
+
+
 @pytest.mark.postgres
-def test_a_database_that_restarts(postgres_server: PostgresServer, gate: Gate, tmp_path: Path) -> None:
-    url = postgres_server.create_database()
+def test_a_database_that_restarts(durable_postgres: PostgresServer, gate: Gate, tmp_path: Path) -> None:
+    url = durable_postgres.create_database()
     installation = Installation(tmp_path, LocalSite(), environ={"WINDLASS_DATABASE_URL": url})
     try:
         with installation.client() as client:
             before = gate.submit(client)
             await_that(lambda: started(before), lambda: str(before.events()), timeout_s=60)
             for _ in range(3):
-                postgres_server.restart()
+                durable_postgres.restart()
             during = gate.submit(client)
             await_that(lambda: started(during), lambda: str(during.events()), timeout_s=60)
             gate.open()
             check_unharmed(before, during)
     finally:
         installation.close()
-        postgres_server.drop_database(url)
 
 
 # ---- the bucket ----------------------------------------------------------------------------------------------------

@@ -43,7 +43,9 @@ class Away:
         self.relays: list[subprocess.Popen[bytes]] = []
         with self.server.client() as client:
             spec = {"command": "true", "code": None}
-            self.run_id: str = client.post("/api/runs", json={"spec": spec}).json()["id"]
+            answer = client.post("/api/runs", json={"spec": spec})
+            assert answer.is_success, answer.text
+            self.run_id: str = answer.json()["id"]
         self._attempts = 0
 
     def start_server(self, **environ: str) -> ServerProcess:

@@ -19,7 +19,8 @@ import torch, torch.distributed as dist
 dist.init_process_group("gloo")
 value = torch.tensor([float(dist.get_rank() + 1)])
 dist.all_reduce(value)
-print("sum", value.item(), "world", dist.get_world_size(), "warm", loaded, "threads", torch.get_num_threads())
+said = ("sum", value.item(), "world", dist.get_world_size(), "warm", loaded, "threads", torch.get_num_threads())
+sys.stdout.write(" ".join(map(str, said)) + "\\n")  # at once: torchrun's workers share one pipe
 dist.destroy_process_group()
 """
 

@@ -35,7 +35,10 @@ install_packages() {
     [ -n "$needed" ] || return 0
     [ "$(id -u)" = 0 ] || fail "these packages are needed, and only root can install them: apt-get install$needed"
     say "installing$needed"
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $needed >/dev/null
+    # As root: not every /tmp is open to apt's own user.
+    apt-get -qq -o APT::Sandbox::User=root update >/dev/null
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq -o APT::Sandbox::User=root --no-install-recommends $needed \
+        >/dev/null
 }
 
 # The source package through apt's own machinery, with lists of its own: the system's configuration is not touched.

@@ -77,7 +77,7 @@ class S3Server:
             f"-s3.port.grpc={ports['s3.grpc']}",
             f"-s3.config={config}",
         ]
-        command += ["-s3.port.iceberg=0", "-metricsPort=0", "-master.telemetry=false"]
+        command += ["-s3.port.iceberg=0", "-s3.port.lance=0", "-metricsPort=0", "-master.telemetry=false"]
         # Quick to agree with itself who is master, also after it was killed.
         command += ["-master.electionTimeout=1s", "-master.heartbeatInterval=200ms", "-volume.max=20"]
         command += ["-master.volumeSizeLimitMB=256"]

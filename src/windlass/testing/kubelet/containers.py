@@ -163,7 +163,7 @@ def resolve_environment(api: ClusterApi, seen: Json, address: str) -> dict[str, 
             found = _secret(api, metadata["namespace"], source["secretKeyRef"]["name"])
             env[item["name"]] = found[source["secretKeyRef"]["key"]]
         elif "fieldRef" in source:
-            env[item["name"]] = fields[source["fieldRef"]["fieldPath"]]
+            env[item["name"]] = fields.get(source["fieldRef"]["fieldPath"], "")  # empty, as a kubelet has it
         else:
             env[item["name"]] = item.get("value", "")
     return env

@@ -53,7 +53,7 @@ test-slow: setup-dev system ## crash sweeps, fuzzing, load, the same training ru
 
 test-kubernetes: setup-dev ## the Kubernetes engine on a real control plane; builds that once (10 minutes)
 	tools/kubernetes/build.sh
-	$(PYTEST) -m kubernetes tests
+	$(BIN)/python -m pytest -m kubernetes tests
 
 system: ## Debian packages that tests use, where they can be installed
 	@tools/system_packages.sh "tests of the Slurm engine need a Slurm" slurm-wlm=slurmctld munge=munged

@@ -25,6 +25,7 @@ from windlass.testing.slurm import SlurmCluster, SlurmUnavailable, running_slurm
 BOTH_DATABASES = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests of one cluster in one process: see `--dist loadgroup` in the Makefile."""
     for item in items:

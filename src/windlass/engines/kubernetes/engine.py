@@ -83,7 +83,8 @@ class KubernetesEngine:
                 "fieldSelector": "status.phase!=Succeeded,status.phase!=Failed",
             },
         )
-        for watched in (self._pods, self._machines, self._foreign):
+        self.watched = (self._pods, self._machines, self._foreign)
+        for watched in self.watched:
             watched.start()
         # Conveniences: lost with the process, they cost a repeated request or a later end by force.
         self._overdue_at: dict[str, float] = {}
@@ -168,7 +169,7 @@ class KubernetesEngine:
             del self._released[next(iter(self._released))]
 
     def close(self) -> None:
-        for watched in (self._pods, self._machines, self._foreign):
+        for watched in self.watched:
             watched.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 

@@ -165,7 +165,7 @@ def test_a_container_over_its_memory_is_out_of_memory(runs: KubernetesRuns) -> N
 def test_an_image_that_does_not_come_is_a_failed_launch(runs: KubernetesRuns) -> None:
     attempt = runs.launch(*GOES_ON, image="missing.example/image:1")
     await_that(lambda: "ImagePullBackOff" in (runs.look(attempt).detail or ""), lambda: runs.describe(attempt))
-    seen = runs.wait_until(attempt, Phase.ENDED)
+    seen = runs.wait_until_given_up(attempt, image_patience=1)
     assert seen.exit is not None
     assert seen.exit.reason is ExitReason.LAUNCH_FAILED
     assert "missing.example/image:1" in seen.exit.message
@@ -174,7 +174,7 @@ def test_an_image_that_does_not_come_is_a_failed_launch(runs: KubernetesRuns) ->
 def test_a_pod_that_finds_no_room_says_why_and_gives_up(runs: KubernetesRuns) -> None:
     attempt = runs.launch(*GOES_ON, memory_bytes=1 << 50)
     await_that(lambda: "Insufficient memory" in (runs.look(attempt).detail or ""), lambda: runs.describe(attempt))
-    seen = runs.wait_until(attempt, Phase.ENDED)
+    seen = runs.wait_until_given_up(attempt, schedule_patience=1)
     assert seen.exit is not None
     assert seen.exit.reason is ExitReason.LAUNCH_FAILED
 

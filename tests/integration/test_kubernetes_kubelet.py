@@ -41,6 +41,7 @@ def runs(
                 server_url=f"http://{HOST_ADDRESS}:{found.away.port}",
                 image=HOST,
                 python="/usr/bin/python3",
+                image_patience=3,
                 defaults={"volumes": PYTHON_OF_THE_HOST},
             )
             yield found

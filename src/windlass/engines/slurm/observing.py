@@ -105,7 +105,7 @@ def is_past_life(status: Mapping[str, Any], view: JobView) -> bool:
 
 def explain_end(outcome: Mapping[str, Any], view: JobView) -> Mapping[str, Any]:
     """A supervisor that was told to stop by nobody we know takes it for a preemption. Slurm knows better."""
-    if view.standing is not Standing.OVER or view.state not in _SAYINGS:
+    if view.standing is not Standing.OVER or view.is_unexplained:
         return outcome
     return {**outcome, "reason": view.reason.value, "message": f"{view.message}; {outcome['message']}"}
 

@@ -22,7 +22,7 @@ from windlass.testing.slurm import SlurmCluster
 from windlass.wire.slurm import SlurmConfig
 
 RUN_ID = "r-bcdfghjkmn"
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 SEARCH_PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 
 

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import func, select, update
 
-from windlass.controller.lease import TTL_S, LeaseLost, ShardLeases, controller_state, leases
+from windlass.controller.lease import TTL_S, ControllerWatch, LeaseLost, ShardLeases, leases
 from windlass.db.database import Database
 from windlass.testing.clock import FakeClock
 
@@ -174,7 +174,7 @@ def test_the_state_of_the_controller(database: Database, clock: FakeClock) -> No
 
     def state(holder: str | None) -> str:
         with database.read() as tx:
-            return controller_state(tx, holder)
+            return ControllerWatch(holder, monotonic=clock.monotonic).state(tx)
 
     assert state(first.holder) == "absent"
     first.acquire(database)
@@ -243,3 +243,17 @@ def test_a_standby_that_holds_nothing_stays_a_member(database: Database, clock: 
     with database.read() as tx:
         names = [row.name for row in tx.execute(select(leases.c.name))]
     assert sum(name.startswith("member/") for name in names) == 3
+
+
+def test_one_that_has_died_without_a_word_is_not_called_active(database: Database, clock: FakeClock) -> None:
+    lease(clock).acquire(database)
+    move_elsewhere(database)
+    watch = ControllerWatch(None, monotonic=clock.monotonic)
+
+    def state() -> str:
+        with database.read() as tx:
+            return watch.state(tx)
+
+    assert state() == "active"
+    clock.advance(TTL_S)
+    assert state() == "absent"

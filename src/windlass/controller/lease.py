@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,6 +54,45 @@ class _Seen:
     since: float
 
 
+class Pulses:
+    """Which holders of leases live, as far as one that only looks on can tell."""
+
+    def __init__(self, *, monotonic: Callable[[], float], ttl_s: float) -> None:
+        self._monotonic = monotonic
+        self._ttl_s = ttl_s
+        self._machine = _machine()
+        self._seen: dict[str, _Seen] = {}
+
+    def is_dead(self, row: Row[Any]) -> bool:
+        if row.pid == 0:
+            return True
+        if row.host == self._machine and not kernel.is_alive(row.pid, row.pid_start):
+            return True
+        now = self._monotonic()
+        seen = self._seen.get(row.name)
+        if seen is None or (seen.holder, seen.beat) != (row.holder, row.beat):
+            self._seen[row.name] = _Seen(row.holder, row.beat, now)
+            return False
+        return now - seen.since >= self._ttl_s
+
+
+class ControllerWatch:
+    """What the API says about controllers: those that hold leases, not those that held them when they died."""
+
+    def __init__(self, holder: str | None, *, monotonic: Callable[[], float], ttl_s: float = TTL_S) -> None:
+        self._holder = holder  # of the controller in this process, if there is one
+        self._pulses = Pulses(monotonic=monotonic, ttl_s=ttl_s)
+
+    def state(self, tx: Connection) -> str:
+        """`active` if runs are moved forward, by the controller of this process if there is one; `standby` if only
+        others do; `absent` if nobody does."""
+        rows = tx.execute(select(leases).where(leases.c.name.startswith(_SHARD)))
+        living = {row.holder for row in rows if not self._pulses.is_dead(row)}
+        if not living:
+            return "absent"
+        return "active" if self._holder is None or self._holder in living else "standby"
+
+
 class ShardLeases:
     """What one controller holds. Not thread-safe: one controller loop owns it."""
 
@@ -66,7 +105,7 @@ class ShardLeases:
         self.holder = f"{socket.gethostname()}:{os.getpid()}:{nonce}"
         self._member = _MEMBER + nonce
         self.held: frozenset[int] = frozenset()
-        self._seen: dict[str, _Seen] = {}
+        self._pulses = Pulses(monotonic=monotonic, ttl_s=ttl_s)
         self._beat_at = 0.0  # as a member
         self._proved_at: float | None = None  # as the holder of its shards
 
@@ -177,18 +216,9 @@ class ShardLeases:
         return bool(row.holder == self.holder)
 
     def _is_dead(self, row: Row[Any]) -> bool:
-        if row.pid == 0:
-            return True
-        if self._holds(row):
+        if row.pid != 0 and self._holds(row):
             return False
-        if row.host == self._host and not kernel.is_alive(row.pid, row.pid_start):
-            return True
-        now = self._monotonic()
-        seen = self._seen.get(row.name)
-        if seen is None or (seen.holder, seen.beat) != (row.holder, row.beat):
-            self._seen[row.name] = _Seen(row.holder, row.beat, now)
-            return False
-        return now - seen.since >= self._ttl_s
+        return self._pulses.is_dead(row)
 
 
 def shard_name(shard: int) -> str:
@@ -203,13 +233,3 @@ def _machine() -> str:
 def _own_start() -> int:
     me = kernel.stat(os.getpid())
     return me.start if me else 0
-
-
-def controller_state(tx: Connection, holder: str | None) -> str:
-    """`active` if runs are moved forward, by the controller of this process if there is one; `standby` if only others
-    do; `absent` if nobody does."""
-    rows = list(tx.execute(select(leases.c.holder).where(leases.c.name.startswith(_SHARD), leases.c.pid != 0)))
-    holders: Iterable[str] = {row.holder for row in rows}
-    if not rows:
-        return "absent"
-    return "active" if holder is None or holder in holders else "standby"

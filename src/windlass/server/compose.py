@@ -15,7 +15,7 @@ from windlass.blobs.code import BlobCode
 from windlass.blobs.contract import Blobs
 from windlass.blobs.opening import open_blobs
 from windlass.controller.archivist import Archivist
-from windlass.controller.lease import ShardLeases, controller_state
+from windlass.controller.lease import ControllerWatch, ShardLeases
 from windlass.controller.loop import CHANNEL, Controller
 from windlass.core.clock import Clock, SystemClock
 from windlass.db.database import Database
@@ -72,9 +72,11 @@ def compose(settings: Settings, *, open_engines: OpenEngines | None = None, cloc
         if controller is None or not controller.is_alone():
             db.notify(CHANNEL)
 
+    watch = ControllerWatch(holder, monotonic=time.monotonic, ttl_s=settings.controller.lease)
+
     def state_of_controller() -> str:
         with db.read() as tx:
-            return controller_state(tx, holder)
+            return watch.state(tx)
 
     def checks() -> list[CheckView]:
         from windlass.server.checks import run_checks  # seldom asked for: not at every start

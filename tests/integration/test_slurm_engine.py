@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.slurm_runs import SlurmRuns, is_running, wait_for
+from tests.integration.test_spot import aws, metadata_service
 from windlass.core.errors import LaunchFailed
 from windlass.core.exits import ExitReason
 from windlass.engines.contract import Phase, StopKind
@@ -386,3 +387,19 @@ class TestNodes:
 
 def test_jobs_of_another_server_are_none_of_ours(tmp_path: Path) -> None:
     assert token_of(tmp_path / "a", "r-x.1") != token_of(tmp_path / "b", "r-x.1")
+
+
+def test_a_clouds_notice_is_a_warned_preemption(
+    slurm_cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with metadata_service(aws(action="terminate")) as url:
+        monkeypatch.setenv("WINDLASS_SPOT_ENDPOINT", url)
+        monkeypatch.setenv("WINDLASS_SPOT_EVERY_S", "0.2")
+        runs = SlurmRuns(slurm_cluster, tmp_path, spot_notices="aws")
+        try:
+            attempt_id = runs.shell('trap "echo saving; exit 0" TERM; echo ready; while :; do sleep 0.1; done')
+            seen = runs.wait(attempt_id)
+            assert seen.exit is not None
+            assert seen.exit.reason is ExitReason.PREEMPTED
+        finally:
+            runs.clean_up()

@@ -58,7 +58,8 @@ def act_on(found: Warned, node_dir: str, *, now: float) -> bool:
     """Tell the server and, if it is certain, the supervisor. Whether there is nothing left to wait for."""
     notice = os.path.join(node_dir, layout.NOTICE)
     if not os.path.exists(notice) or found.is_certain:
-        write_json(notice, {"message": found.message, "deadline": found.deadline})
+        told = {"message": found.message, "deadline": found.deadline, "certain": found.is_certain}
+        write_json(notice, told)
     if not found.is_certain:
         return False
     stop = os.path.join(node_dir, layout.STOP)

@@ -32,7 +32,7 @@ def start(attempt_dir: str) -> Step | None:
     keeper = os.getpid()
     pid = fork()
     if pid:
-        _keep(pid)
+        _keep(pid, _watch_cloud(folder))
     kernel.die_with_parent(signal.SIGKILL)
     if os.getppid() != keeper:  # it died before the line above
         return None
@@ -63,7 +63,25 @@ def job_life(environ: Mapping[str, str]) -> dict[str, Any]:
     return {"job_id": environ.get("SLURM_JOB_ID", ""), "restarts": int(environ.get("SLURM_RESTART_COUNT") or 0)}
 
 
-def _keep(supervisor: int) -> None:
+def _watch_cloud(folder: str) -> int | None:
+    """A process that listens for the cloud's notices, where the node says that there may be some."""
+    if not os.environ.get("WINDLASS_SPOT_NOTICES"):
+        return None
+    from . import spot  # HTTP takes long to load, and most have no use for it
+
+    keeper = os.getpid()
+    pid = fork()
+    if pid:
+        return pid
+    try:
+        kernel.die_with_parent(signal.SIGKILL)
+        if os.getppid() == keeper:
+            spot.watch(folder, os.environ)
+    finally:
+        os._exit(0)
+
+
+def _keep(supervisor: int, aside: int | None) -> None:
     """Until the supervisor has ended. Signals are its business; some of Slurm's reach a job's first process only."""
 
     def pass_on(number: int, _frame: object) -> None:
@@ -82,6 +100,8 @@ def _keep(supervisor: int) -> None:
         pid, ended = os.wait()
         if pid == supervisor:
             status = ended
+    if aside is not None:
+        _kill([aside])
     # After an orderly end only the probe can be left, which is short and of use.
     deadline = time.monotonic() + (_PROBE_PATIENCE_S if status == 0 else 0.0)
     while kernel.descendants(os.getpid()) and time.monotonic() < deadline + _KILL_PATIENCE_S:

@@ -89,5 +89,12 @@ def _report(row: Row[Any], environment: Mapping[str, Any] | None) -> NodeReport:
         outcome=row.outcome,
         usage=row.usage,
         environment=environment,
-        notice=Notice(**row.notice) if row.notice else None,
+        notice=_notice(row.notice),
     )
+
+
+def _notice(told: Mapping[str, Any] | None) -> Notice | None:
+    """What is only likely is no reason to stop: the next attempt might well be told the same."""
+    if told is None or not told.get("certain", True):
+        return None
+    return Notice(message=told["message"], deadline=told["deadline"])

@@ -94,6 +94,7 @@ class NodeUsage(_File):
 class NodeNotice(_Sent):
     message: str = Field(max_length=2_000)
     deadline: Time | None = None
+    certain: bool = True
 
 
 class SentBytes(_Sent):

@@ -77,4 +77,7 @@ class SlurmConfig(StrictModel):
     poll_interval_s: float = Field(1.0, gt=0, le=60, description="how often squeue is asked while anything is live")
     settle_s: float = Field(5.0, ge=0, le=300, description="how long the shared folder may take to show a node's files")
     rendezvous_s: float = Field(300.0, gt=0, description="how long the nodes of a gang wait for each other")
+    spot_notices: Literal["aws", "gcp", "azure"] | None = Field(
+        None, description="whose machines the nodes are, if they can be taken away: they are asked for its notices"
+    )
     drain_is_notice: bool = Field(False, description="end attempts on draining nodes early, as before a preemption")

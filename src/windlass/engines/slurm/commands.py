@@ -25,7 +25,18 @@ from windlass.engines.slurm.tables import (
 
 _LISTING_TIMEOUT_S = 15.0
 _SUBMIT_TIMEOUT_S = 10.0
-_INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "SLURM_CONF", "LD_LIBRARY_PATH", "KRB5CCNAME")
+_INHERITED = (
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "LANG",
+    "SLURM_CONF",
+    "LD_LIBRARY_PATH",
+    "KRB5CCNAME",
+    "WINDLASS_SPOT_ENDPOINT",
+    "WINDLASS_SPOT_EVERY_S",
+)
 # Said by sbatch when slurmctld was not reached, or was too busy: the same submission may be taken later.
 _PASSING = (
     *("unable to contact", "timed out", "temporarily unable", "resource temporarily", "connection refused"),

@@ -163,6 +163,8 @@ class SlurmEngine:
         env = {"WINDLASS_ATTEMPT_ID": launch.attempt_id}
         if launch.secrets:
             env["WINDLASS_SECRETS"] = json.dumps(dict(launch.secrets))
+        if self._config.spot_notices is not None:
+            env["WINDLASS_SPOT_NOTICES"] = self._config.spot_notices
         try:
             job_id = self._slurm.submit(script, env)
         finally:

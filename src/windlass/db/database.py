@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -113,8 +115,8 @@ def _sqlite_engine(url: str, pool_size: int) -> Engine:
     @event.listens_for(engine, "connect")
     def _configure(connection: Any, _record: Any) -> None:
         cursor = connection.cursor()
+        _use_wal(cursor)
         for pragma in (
-            "journal_mode=WAL",
             "synchronous=FULL",
             "foreign_keys=ON",
             f"busy_timeout={_BUSY_TIMEOUT_MS}",
@@ -129,6 +131,19 @@ def _sqlite_engine(url: str, pool_size: int) -> Engine:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN DEFERRED")
 
     return engine
+
+
+def _use_wal(cursor: Any) -> None:
+    """Connections that do this at the same moment refuse each other at once, whatever their patience is."""
+    deadline = time.monotonic() + _BUSY_TIMEOUT_MS / 1000
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
 
 
 def _postgres_engine(url: str, pool_size: int) -> Engine:

@@ -41,15 +41,20 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
+def skip_unless_ci(what: str, reason: Exception) -> None:
+    """A part that tests need is missing: elsewhere they are skipped, in CI that is a failure."""
+    if os.environ.get("CI"):
+        raise reason
+    pytest.skip(f"no {what}: {reason}")
+
+
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
     try:
         with running_postgres() as server:
             yield server
     except PostgresUnavailable as reason:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(f"no PostgreSQL: {reason}")
+        skip_unless_ci("PostgreSQL", reason)
 
 
 @pytest.fixture(scope="session")
@@ -58,9 +63,7 @@ def s3_server() -> Iterator[S3Server]:
         with running_s3() as server:
             yield server
     except S3Unavailable as reason:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(f"no S3 server: {reason}")
+        skip_unless_ci("S3 server", reason)
 
 
 @pytest.fixture(scope="session")
@@ -70,9 +73,7 @@ def slurm_cluster() -> Iterator[SlurmCluster]:
         with running_slurm(nodes=3) as cluster:
             yield cluster
     except SlurmUnavailable as reason:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(f"no Slurm: {reason}")
+        skip_unless_ci("Slurm", reason)
 
 
 @pytest.fixture(scope="session")
@@ -85,9 +86,7 @@ def kubernetes_cluster() -> Iterator[KubernetesCluster]:
                 cluster.add_node(name)
             yield cluster
     except KubernetesUnavailable as reason:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(f"no Kubernetes: {reason}")
+        skip_unless_ci("Kubernetes", reason)
 
 
 @pytest.fixture(scope="session")
@@ -100,9 +99,7 @@ def ray_cluster() -> Iterator[RayCluster]:
             cluster.start_node(2, cpus=4)
             yield cluster
     except RayUnavailable as reason:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(f"no Ray: {reason}")
+        skip_unless_ci("Ray", reason)
 
 
 @pytest.fixture(scope="session")

@@ -59,6 +59,7 @@ def test_ranks_of_two_nodes_meet_over_gloo(runs: RayRuns) -> None:
         total = torch.tensor([1.0 + dist.get_rank()])
         dist.all_reduce(total)
         print("sum", total.item())
+        dist.destroy_process_group()  # a gloo thread that is still running at exit aborts the process now and then
     """)
     attempt = runs.start("python", "-c", program, nodes=["n1", "n2"])
     assert runs.wait(attempt).exit.reason is ExitReason.COMPLETED  # type: ignore[union-attr]

@@ -1,22 +1,41 @@
-"""For scripts inside a run: who am I, what are my params, and `log` for metrics and progress.
+"""For scripts inside a run: who am I, what are my params, `log` for metrics and progress, and how a model is spread.
 
     from windlass import job
     job.log(step, total=1000, loss=loss)
 
-Standard library only, and outside Windlass everything works with one process and no params.
+Importing it loads the standard library only; what needs torch loads it on first use. Outside Windlass everything works
+with one process, no params and no server.
 """
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from windlass.core.plan import InvalidPlan, ModelShape, Plan
 from windlass.job.session import Params, Session, session
 
-__all__ = ["Params", "Session", "flush", "last", "log", "session", *sorted(Session.PUBLIC)]
+# What loads torch, and the module it comes from.
+_ON_FIRST_USE: dict[str, str] = {}
+
+__all__ = [
+    "InvalidPlan",
+    "ModelShape",
+    "Params",
+    "Plan",
+    "Session",
+    "flush",
+    "last",
+    "log",
+    "session",
+    *sorted(_ON_FIRST_USE),
+    *sorted(Session.PUBLIC),
+]
 
 if TYPE_CHECKING:
     params: Params
+    plan: Plan | str
     rank: int
     world_size: int
     local_rank: int
@@ -50,4 +69,6 @@ def __getattr__(name: str) -> Any:
     # Read on first use, not at import: a script may set the variables itself before it asks.
     if name in Session.PUBLIC:
         return getattr(session(), name)
+    if name in _ON_FIRST_USE:
+        return getattr(importlib.import_module(_ON_FIRST_USE[name]), name)
     raise AttributeError(f"module 'windlass.job' has no attribute {name!r}")

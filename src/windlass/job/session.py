@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from windlass.agent.layout import metrics_spool
 from windlass.core.names import nearest
+from windlass.core.plan import AUTO, Plan, parse_plan
 from windlass.job.spool import Spool
 
 _LONGEST_NAME = 250
@@ -53,7 +54,7 @@ class Session:
     """One process of a run, or a lone process outside of one (`run_id` is None then)."""
 
     PUBLIC: ClassVar[frozenset[str]] = frozenset(
-        ("params", "rank", "world_size", "local_rank", "attempt", "run_id", "seed", "is_main", "output_dir")
+        ("params", "plan", "rank", "world_size", "local_rank", "attempt", "run_id", "seed", "is_main", "output_dir")
     )
 
     def __init__(self, environ: Mapping[str, str]) -> None:
@@ -64,6 +65,7 @@ class Session:
         self.attempt: int = _number(environ, "WINDLASS_ATTEMPT", 1)
         self.seed: int | None = _number(environ, "WINDLASS_SEED", None)
         self.params = Params(_params(environ.get("WINDLASS_PARAMS", "")))
+        self._plan = environ.get("WINDLASS_PLAN", "").strip()
         self._model_dir = environ.get("SM_MODEL_DIR")
         self._last: dict[str, float] = {}
         self._names: set[str] = set()
@@ -73,6 +75,11 @@ class Session:
     @property
     def is_main(self) -> bool:
         return self.rank == 0
+
+    @property
+    def plan(self) -> Plan | str:
+        """How the run wants its model spread: a plan, or "auto"; without one, data parallel over all processes."""
+        return AUTO if self._plan == AUTO else parse_plan(self._plan)
 
     @property
     def output_dir(self) -> Path:

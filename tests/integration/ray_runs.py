@@ -137,6 +137,17 @@ class RayRuns:
         self.await_that(is_there, f"{attempt_id} to be {phase}")
         return self.look(attempt_id)
 
+    def phases_until(self, attempt_id: str, condition: Callable[[], bool], what: str) -> set[Phase]:
+        """Every phase that an attempt is seen in while waiting; it may take as long as Ray's own time limits."""
+        seen: set[Phase] = set()
+
+        def is_there() -> bool:
+            seen.add(self.look(attempt_id).phase)
+            return condition()
+
+        self.await_that(is_there, what, timeout_s=CONNECT_PATIENCE_S)
+        return seen
+
     def log(self, attempt_id: str, *, nodes: int = 1) -> list[str]:
         stored = StoredLogs(self.db, LocalBlobs(self.home / "blobs"))
         files = find_logs({1: stored_logs(attempt_id, nodes)}, stored=stored)

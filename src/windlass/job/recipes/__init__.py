@@ -1,0 +1,1 @@
+"""Whole trainings, one file each, to run as they are or to copy and change."""

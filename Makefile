@@ -12,7 +12,7 @@ WORKERS ?= 2
 # Tests of one cluster stay together in one process: starting a cluster takes longer than most tests.
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
-.PHONY: help setup setup-dev demo test test-fast test-slow test-kubernetes system check format bench bench-quick clean
+.PHONY: help setup setup-dev demo test test-fast test-slow test-kubernetes system frameworks check format bench bench-quick clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -48,7 +48,7 @@ test: setup-dev system ## all tests but the slow ones and those of Kubernetes
 test-fast: setup-dev ## the inner loop: no servers, no PyTorch
 	$(PYTEST) -m "not slow and not torch" tests/unit
 
-test-slow: setup-dev system ## crash sweeps, fuzzing, load, the same training run on every engine
+test-slow: setup-dev system frameworks ## crash sweeps, fuzzing, load, the same training run on every engine
 	$(PYTEST) -m "slow and not kubernetes" tests
 
 test-kubernetes: setup-dev ## the Kubernetes engine on a real control plane; builds that once (10 minutes)
@@ -57,6 +57,15 @@ test-kubernetes: setup-dev ## the Kubernetes engine on a real control plane; bui
 
 system: ## Debian packages that tests use, where they can be installed
 	@tools/system_packages.sh "tests of the Slurm engine need a Slurm" slurm-wlm=slurmctld munge=munged
+
+frameworks: $(VENV)/.installed-frameworks ## JAX, XGBoost, Lightning, Accelerate, Transformers; TensorFlow apart
+
+$(VENV)/.installed-frameworks: $(VENV)/.installed-dev
+	@echo "installing other frameworks that tests train with"
+	@$(PIP) --editable '.[frameworks]'
+	@$(PYTHON) -m venv $(VENV)-tensorflow  # it pins versions of what others need newer
+	@$(VENV)-tensorflow/bin/python -m pip install --quiet --disable-pip-version-check tensorflow-cpu
+	@touch $@
 
 check: setup-dev ## format, lint, types, import rules
 	$(BIN)/ruff format --check .

@@ -89,9 +89,11 @@ class Courier:
         if response.status in (200, 202):
             return response
         message = _message(response)
-        if response.status >= 500 or response.status in (408, 429):
-            raise Unreachable("%s is answered with %d: %s" % (name, response.status, message))
-        raise Refused(response.status, message)
+        # A page that is not of this server's making comes from a proxy before it, which may only miss the server.
+        is_final = message is not None or response.status == 413
+        if response.status >= 500 or response.status in (408, 429) or not is_final:
+            raise Unreachable("%s is answered with %d: %s" % (name, response.status, message or response.reason))
+        raise Refused(response.status, message or response.reason)
 
     def _send(self, method: str, name: str, data: bytes | None, headers: dict[str, str]) -> http.client.HTTPResponse:
         if self._connection is None:
@@ -101,9 +103,10 @@ class Courier:
         return self._connection.getresponse()
 
 
-def _message(response: http.client.HTTPResponse) -> str:
+def _message(response: http.client.HTTPResponse) -> str | None:
+    """What the server says; None if it is not the server that answers."""
     try:
         body = response.read()
         return str(json.loads(body)["message"])
     except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
-        return response.reason
+        return None

@@ -6,8 +6,6 @@ import hashlib
 import http.client
 import json
 import os
-import tarfile
-import tempfile
 from typing import BinaryIO
 
 from .command import CannotStart
@@ -21,6 +19,8 @@ def fetch_code(courier: Courier, digest: str, blobs: str) -> None:
     tried again, Refused if the server will not give it, CannotStart if what it gives is not what was asked for."""
     if _is_complete(digest, blobs):
         return
+    import tarfile  # long to load, and often not needed
+
     response = courier.open("code")
     try:
         with tarfile.open(fileobj=response, mode="r|") as archive:
@@ -33,7 +33,7 @@ def fetch_code(courier: Courier, digest: str, blobs: str) -> None:
         courier.close()
         raise Unreachable("the code broke off: %s" % error) from error
     if not _is_complete(digest, blobs):
-        raise CannotStart("the server's code snapshot %s is incomplete" % digest)
+        raise CannotStart(_describe_gap(digest, blobs))
 
 
 def blob_path(blobs: str, digest: str) -> str:
@@ -47,12 +47,30 @@ def _is_complete(digest: str, blobs: str) -> bool:
     except (FileNotFoundError, ValueError):  # not here, or cut short by a crash of the machine
         return False
     contents = {file["sha256"] for file in files if file.get("sha256")}
-    return all(os.path.exists(blob_path(blobs, content)) for content in contents)
+    return all(_has(content, blobs) for content in contents)
+
+
+def _describe_gap(digest: str, blobs: str) -> str:
+    """A server leaves out what it has not got any more: asking again would bring the same."""
+    complaint = "the server's code snapshot %s is incomplete" % digest
+    try:
+        with open(blob_path(blobs, digest), "rb") as file:
+            files = json.loads(file.read())["files"]
+    except (FileNotFoundError, ValueError):
+        return complaint
+    gaps = [file["path"] for file in files if file.get("sha256") and not _has(file["sha256"], blobs)]
+    return "%s: it lacks the content of '%s'" % (complaint, gaps[0]) if gaps else complaint
+
+
+def _has(digest: str, blobs: str) -> bool:
+    return os.path.exists(blob_path(blobs, digest))
 
 
 def _store(digest: str, content: BinaryIO, blobs: str) -> None:
     """Whole or not at all: attempts on one node may share the folder."""
     os.makedirs(os.path.join(blobs, digest[:2]), exist_ok=True)
+    import tempfile
+
     handle, draft = tempfile.mkstemp(dir=blobs, prefix=".incoming-")
     try:
         hasher = hashlib.sha256()

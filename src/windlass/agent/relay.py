@@ -7,19 +7,17 @@ Ranks never outlive it. One thread; signals are acted on in their handlers, what
 
 from __future__ import annotations
 
+import json
 import os
-import shutil
 import signal
 import sys
-import tempfile
 import time
-import uuid
 from typing import Any, Callable, Mapping, NamedTuple, Sequence, TypeVar
 
 from . import layout, outcome, spot
 from .command import CannotStart
 from .completion import Folders, complete_plan, folders_in
-from .courier import Courier, Refused, Unreachable
+from .courier import Answer, Courier, Refused, Unreachable
 from .fetch import fetch_code
 from .files import read_json, write_json
 from .household import Bell, Household
@@ -30,7 +28,12 @@ from .supervisor import free_port, supervise
 
 OVER = 143  # exit codes: the attempt was over before this node was
 REFUSED = 76  # another process is this node, or the token is not good
-_TOKEN_TRIES = 10
+# How often an answer that will not change is heard before it is believed. Servers that are away are waited for.
+_TRIES = 5
+_TOKEN_TRIES = 10  # a server that is only being set up may not know its key yet
+_REPORT_TRIES = 10  # half a minute: ranks are running
+_LONGEST_HELLO_PAUSE_S = 60.0
+_LONGEST_MESSAGE = 4_000
 
 T = TypeVar("T")
 
@@ -54,6 +57,8 @@ class Post(NamedTuple):
             raise SystemExit("%s must be set in the environment of a node's agent" % ", ".join(missing))
         home, scratch = environ.get("WINDLASS_NODE_HOME"), environ.get("WINDLASS_NODE_SCRATCH")
         if not home and not scratch:
+            import tempfile  # whoever brought the agent here has made one, as a rule
+
             scratch = tempfile.mkdtemp(prefix="windlass-")
         return Post(
             server=environ["WINDLASS_SERVER"],
@@ -88,7 +93,7 @@ def relay(post: Post, parents: Sequence[int] = ()) -> int:
     finally:
         household.end()
         if post.scratch is not None:
-            shutil.rmtree(post.scratch, ignore_errors=True)
+            _remove(post.scratch)
 
 
 class Relay:
@@ -96,8 +101,9 @@ class Relay:
         self._post = post
         self._household = household
         self._courier = Courier(post.server, post.attempt_id, post.node_rank, post.token)
-        self._incarnation = uuid.uuid4().hex
+        self._incarnation = os.urandom(16).hex()
         self._wish: Mapping[str, Any] | None = None
+        self._was_told: Mapping[str, Any] | None = None  # the wish that the supervisor was signalled for
 
     def run(self) -> int:
         welcome = self._say_hello()
@@ -108,7 +114,7 @@ class Relay:
             if problem is not None:
                 outcome.write(folders.node, problem)
             ended = self._report(folders, bell)
-        shutil.rmtree(folders.node, ignore_errors=True)  # all of it is on the server
+        _remove(folders.node)  # all of it is on the server
         return exit_code(ended)
 
     # Beginning --------------------------------------------------------------------------------------------------
@@ -116,22 +122,22 @@ class Relay:
     def _say_hello(self) -> dict[str, Any]:
         port = free_port("")  # on all addresses: ranks of other nodes will come to it
 
-        def say() -> dict[str, Any] | None:
+        def say() -> Answer:
             hello = {
                 "incarnation": self._incarnation,
                 "address": self._post.address or self._courier.own_address(),
                 "port": port,
                 "host": os.uname().nodename[:200],
             }
-            answer = self._courier.post("hello", hello)
-            return answer.json() if answer.status == 200 else None
+            return self._courier.post("hello", hello)
 
         while True:
-            welcome = self._persist(say)
-            if welcome is not None:
-                return welcome
+            answer = self._persist(say)
+            if answer.status == 200:
+                return answer.json()
             if self._household.is_told_to_stop:
                 raise Over(OVER, "told to stop before the other nodes were there")
+            self._household.wait(min(_LONGEST_HELLO_PAUSE_S, max(0.0, float(answer.json().get("wait_s", 0.0)))))
 
     def _start(self, welcome: Mapping[str, Any], folders: Folders, bell: Bell) -> dict[str, Any] | None:
         """Start the supervisor; or the outcome of a node that cannot."""
@@ -164,20 +170,21 @@ class Relay:
         return None
 
     def _persist(self, act: Callable[[], T]) -> T:
-        """Until there is an answer. Raises Over if this node is not wanted, Refused for other refusals."""
+        """Until there is an answer. Raises Over if this node is not wanted, Refused for what stays refused."""
         backoff_s, most_s = BACKOFF_S
-        rejections = 0
+        refusals = 0
         while True:
             try:
                 return act()
             except Refused as refusal:
-                rejections += refusal.status == 401
+                refusals += 1
                 if refusal.status == 410:
                     raise Over(OVER, str(refusal)) from None
-                if refusal.status == 409 or rejections >= _TOKEN_TRIES:
+                if refusal.status == 409 or (refusal.status == 401 and refusals >= _TOKEN_TRIES):
                     raise Over(REFUSED, str(refusal)) from None
-                if refusal.status != 401:  # a server that is only being set up may not know its key yet
+                if refusal.status != 401 and refusals >= _TRIES:
                     raise
+                _say(str(refusal))
             except (Unreachable, OSError) as error:  # among them a name that does not resolve yet, a full disk
                 _say(str(error))
             if self._household.is_told_to_stop:
@@ -191,6 +198,7 @@ class Relay:
         """Until the server has the outcome. Raises Over when it says that the attempt is over."""
         outbox = Outbox(folders.node, self._incarnation)
         pace = Pace(time.monotonic())
+        refusals, was_heard = 0, False
         while True:
             try:
                 if self._household.supervisor_has_ended():
@@ -202,12 +210,16 @@ class Relay:
                     receipt = self._courier.post("report", draft.body).json()
                     outbox.settle(draft, receipt["positions"])
                     pace.heard(float(receipt["pause_s"]), float(receipt["beat_s"]), has_more=draft.has_more)
+                    refusals, was_heard = 0, True
                     self._pass_on(receipt["stop"], folders)
                     if receipt["ended"]:
                         return read_json(os.path.join(folders.node, layout.OUTCOME)) or {"reason": "lost"}
             except Refused as refusal:
                 if refusal.status in (409, 410):
                     raise Over(OVER, str(refusal)) from None
+                refusals += refusal.status != 401  # a key may come back, and ranks are running
+                if refusals >= _REPORT_TRIES:
+                    return self._give_up(refusal, folders, was_heard=was_heard)
                 _say("not reported: %s" % refusal)
                 pace.failed()
             except (Unreachable, OSError, ValueError, KeyError) as error:
@@ -219,9 +231,38 @@ class Relay:
         """On disk before the supervisor is told, so that one that is only starting sees it too."""
         if not wish or wish == self._wish:
             return
-        write_json(os.path.join(folders.node, layout.STOP), dict(wish))
-        self._wish = wish
+        try:
+            write_json(os.path.join(folders.node, layout.STOP), dict(wish))
+            self._wish = wish
+        except OSError as error:
+            # A full disk, say. The ranks are stopped all the same, with the grace of their plan; the wish itself is
+            # written when the next answer repeats it.
+            _say("the wish to stop cannot be written: %s" % error)
+            if self._household.supervisor is None or wish == self._was_told:
+                return
+        self._was_told = wish
         self._household.signal_supervisor(signal.SIGTERM)
+
+    def _give_up(self, refusal: Refused, folders: Folders, *, was_heard: bool) -> Mapping[str, Any]:
+        """The server takes no report of this node, and never will. What nobody can see is ended; the outcome alone,
+        without logs and the rest, may be bearable."""
+        self._household.end()
+        message = "the server refuses what this node reports: %s" % refusal
+        ended = read_json(os.path.join(folders.node, layout.OUTCOME))
+        if ended is None:
+            status = read_json(os.path.join(folders.node, layout.STATUS))
+            ended = outcome.summary(
+                reason="lost" if was_heard else "launch_failed",  # one that was heard before may do better elsewhere
+                message=message,
+                started_at=status["started_at"] if status else None,
+                ended_at=time.time(),
+            )
+        else:
+            ended["message"] = "; ".join(filter(None, (str(ended.get("message") or "")[:_LONGEST_MESSAGE], message)))
+        _say(message)
+        report = json.dumps({"incarnation": self._incarnation, "outcome": ended}).encode() + b"\n"
+        self._persist(lambda: self._courier.post("report", report))
+        return ended
 
     def _bury(self, folders: Folders) -> None:
         """The supervisor is gone. If it left no outcome, leave nothing of it, and say what became of it."""
@@ -258,6 +299,12 @@ def _devices() -> list[dict[str, Any]]:
         return nvml.devices()
     finally:
         nvml.close()
+
+
+def _remove(folder: str) -> None:
+    import shutil  # not before the end
+
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _say(text: str) -> None:

@@ -7,9 +7,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection
 
@@ -17,15 +17,18 @@ from windlass.controller.decide import Cancel, EndAttempt, MarkRunning, Succeed
 from windlass.controller.lease import LeaseLost, ShardLeases
 from windlass.core.exits import Exit, ExitReason
 from windlass.core.quantities import format_duration
+from windlass.core.resources import Placement
 from windlass.db.database import Database
 from windlass.runs import store
 from windlass.runs.records import AttemptRecord, RunRecord, exit_to_json
 from windlass.runs.retry import Retry
 from windlass.runs.types import AttemptState, EventKind, RunState
-from windlass.scheduling.types import PlacementDecision
 from windlass.tenancy.prices import PriceBook, Spent, spent_on
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+_AT_ONCE = 500  # in one transaction: nobody else is to wait for it, nor the lease's next beat
 
 
 @contextlib.contextmanager
@@ -40,42 +43,56 @@ def on_its_own(tx: Connection, run_id: str) -> Iterator[None]:
         log.exception("run %s could not be moved on; trying again", run_id)
 
 
-def commit_each(db: Database, lease: ShardLeases, steps: Sequence[tuple[str, Callable[[Connection], None]]]) -> None:
-    """Apply what was decided for each run (its id, what to do). All at once, as nearly always nothing is in the way;
-    else again, each on its own."""
-    if not steps:
-        return
-    try:
+def commit_each(
+    db: Database, lease: ShardLeases, found: Mapping[str, T], apply: Callable[[Connection, Sequence[T]], None]
+) -> None:
+    """Apply what was decided for each run (by its id). Many at once, as nearly always nothing is in the way; else
+    again, each on its own."""
+    left = list(found.items())
+    while left:
+        some, left = left[:_AT_ONCE], left[_AT_ONCE:]
+        try:
+            with db.write() as tx:
+                lease.beat(tx)
+                apply(tx, [decided for _, decided in some])
+            continue
+        except LeaseLost:
+            raise
+        except Exception as error:
+            log.info("not all of %d changes can be made at once: %s", len(some), error)
         with db.write() as tx:
             lease.beat(tx)
-            for _, apply in steps:
-                apply(tx)
-        return
-    except LeaseLost:
-        raise
-    except Exception as error:
-        log.info("not all of %d changes can be made at once: %s", len(steps), error)
-    with db.write() as tx:
-        lease.beat(tx)
-        for run_id, apply in steps:
-            with on_its_own(tx, run_id):
-                apply(tx)
+            for run_id, decided in some:
+                with on_its_own(tx, run_id):
+                    apply(tx, [decided])
 
 
-def commit_placement(tx: Connection, run: RunRecord, decision: PlacementDecision, *, now: float) -> None:
+def commit_placements(tx: Connection, placed: Sequence[tuple[RunRecord, Placement]], *, now: float) -> None:
+    store.insert_attempts(tx, placed, now=now)
+    store.advance_all(tx, [_placing(run, placement) for run, placement in placed], now=now)
+
+
+def _placing(run: RunRecord, placement: Placement) -> store.Move:
     number = run.attempt_count + 1
-    names = ", ".join(share.node for share in decision.placement.shares)
-    store.insert_attempt(tx, run, decision.placement, now=now)
-    store.advance(
-        tx, run, EventKind.PLACED, now=now, attempt=number, message=f"attempt {number} placed on {names}",
-        attempt_count=number, retry_at=None,
-    )  # fmt: skip
+    names = ", ".join(share.node for share in placement.shares)
+    return store.Move(
+        run=run,
+        kind=EventKind.PLACED,
+        attempt=number,
+        message=f"attempt {number} placed on {names}",
+        changes={"attempt_count": number, "retry_at": None},
+    )
 
 
 def commit_running(
-    tx: Connection, run: RunRecord, attempt: AttemptRecord, decision: MarkRunning, *, now: float
+    tx: Connection, started: Sequence[tuple[RunRecord, AttemptRecord, MarkRunning]], *, now: float
 ) -> None:
-    _start(tx, run, attempt, decision.started_at, now)
+    changes = {
+        attempt.id: {"state": AttemptState.RUNNING, "started_at": decision.started_at}
+        for _, attempt, decision in started
+    }
+    store.update_attempts(tx, changes)
+    store.advance_all(tx, [_starting(run, attempt, how.started_at) for run, attempt, how in started], now=now)
 
 
 def commit_end(
@@ -83,7 +100,10 @@ def commit_end(
 ) -> None:
     """End the attempt and, in the same breath, say what becomes of its run."""
     if decision.started_at is not None and run.state is RunState.STARTING:
-        run = _start(tx, run, attempt, decision.started_at, now)
+        beginning = MarkRunning(started_at=decision.started_at)
+        commit_running(tx, [(run, attempt, beginning)], now=now)
+        first = run.started_at or decision.started_at
+        run = replace(run, state=RunState.RUNNING, version=run.version + 1, started_at=first)
     started_at = decision.started_at or attempt.started_at
     store.end_attempt(tx, attempt, decision.exit, started_at=started_at, ended_at=decision.ended_at)
     spent = _spent(run, attempt, started_at, decision.ended_at, prices)
@@ -118,12 +138,14 @@ def describe_exit(exit: Exit) -> str:
     return f"{words}: {exit.message}" if exit.message else words
 
 
-def _start(tx: Connection, run: RunRecord, attempt: AttemptRecord, started_at: float, now: float) -> RunRecord:
-    store.update_attempt(tx, attempt.id, state=AttemptState.RUNNING, started_at=started_at)
-    first = run.started_at or started_at
-    message = f"attempt {attempt.number} started"
-    store.advance(tx, run, EventKind.STARTED, now=now, attempt=attempt.number, message=message, started_at=first)
-    return replace(run, state=RunState.RUNNING, version=run.version + 1, started_at=first)
+def _starting(run: RunRecord, attempt: AttemptRecord, started_at: float) -> store.Move:
+    return store.Move(
+        run=run,
+        kind=EventKind.STARTED,
+        attempt=attempt.number,
+        message=f"attempt {attempt.number} started",
+        changes={"started_at": run.started_at or started_at},
+    )
 
 
 def _conclusion(decision: EndAttempt, now: float) -> tuple[EventKind, str, dict[str, Any]]:

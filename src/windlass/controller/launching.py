@@ -6,8 +6,9 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from windlass.core.plan import AUTO, parse_plan
 from windlass.engines.contract import Launch
-from windlass.runs.command import is_self_launching, params_json, workers_per_node
+from windlass.runs.command import fill_roles, is_self_launching, params_json, workers_per_node
 from windlass.runs.records import AttemptRecord, RunRecord
 
 # What a run on the server's own machine sees of the server's environment: nothing of Windlass, nothing secret, what
@@ -32,6 +33,7 @@ def render_launch(
         "WINDLASS_SEED": str(run.seed),
         "WINDLASS_RUN_NAME": run.name,
         "WINDLASS_PROJECT": run.project,
+        **_plan(spec.plan),
         **spec.env,
     }
     return Launch(
@@ -41,7 +43,8 @@ def render_launch(
         placement=attempt.placement,
         argv=run.argv,
         workers_per_node=workers,
-        self_launching=is_self_launching(run.argv),
+        self_launching=is_self_launching(run.argv) and not spec.roles,
+        roles=fill_roles(spec),
         env=env,
         host_env={name: inherited[name] for name in _INHERITED if name in inherited},
         origin_env=run.origin.get("env") or {},
@@ -56,6 +59,13 @@ def render_launch(
         image=spec.image,
         options=_options(run, engine_type),
     )
+
+
+def _plan(plan: str | Mapping[str, Any] | None) -> dict[str, str]:
+    """The run's plan as `windlass.job` reads it; without one nothing is said."""
+    if plan is None:
+        return {}
+    return {"WINDLASS_PLAN": AUTO if plan == AUTO else parse_plan(plan).as_json()}
 
 
 def _options(run: RunRecord, engine_type: str) -> dict[str, Any]:

@@ -4,13 +4,17 @@ A lease passes on when its beat has stood still for `ttl_s` by the watcher's own
 machines are never compared), or at once when the holder was a process of this machine (and this container) that is
 gone. Every write of a controller first beats inside the same transaction: one that has been replaced meanwhile cannot
 write any more.
+
+How many shards there are is a fact of the database, since controllers that divided the runs differently would look
+after the same ones. The first controller sets it; it is changed when nobody holds a shard.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +27,8 @@ from windlass.core.errors import Conflict
 from windlass.core.ids import new_holder_nonce
 from windlass.db.database import Database
 from windlass.db.metadata import metadata
+
+log = logging.getLogger(__name__)
 
 leases = Table(
     "leases",
@@ -39,6 +45,10 @@ TTL_S = 5.0
 _BEAT_PART = 0.4  # of that time
 _SHARD = "controller"
 _MEMBER = "member/"
+_NUMBER = "shards"  # a row that is no lease: its beat is the number of shards
+
+
+Rows = Mapping[str, Row[Any]]  # by name
 
 
 class LeaseLost(Conflict):
@@ -97,6 +107,8 @@ class ShardLeases:
     """What one controller holds. Not thread-safe: one controller loop owns it."""
 
     def __init__(self, count: int = 1, *, monotonic: Callable[[], float], ttl_s: float = TTL_S) -> None:
+        """`count` is the number of shards wanted here; the database may have another, which is used then."""
+        self._wanted = count
         self._count = count
         self._monotonic = monotonic
         self._ttl_s = ttl_s
@@ -121,8 +133,7 @@ class ShardLeases:
 
     def acquire(self, db: Database) -> bool:
         """Take and give back shards until each controller has its part; whether this one has any."""
-        with db.read() as tx:
-            rows = {row.name: row for row in tx.execute(select(leases))}
+        rows = self._agree(db, _load(db))
         names = [shard_name(shard) for shard in range(self._count)]
         free = {shard for shard, name in enumerate(names) if name not in rows or self._is_dead(rows[name])}
         mine = {shard for shard in range(self._count) if shard not in free and self._holds(rows[names[shard]])}
@@ -156,6 +167,42 @@ class ShardLeases:
         with db.write() as tx:
             tx.execute(delete(leases).where(leases.c.name == self._member))
 
+    def _agree(self, db: Database, rows: Rows) -> Rows:
+        """Go by the database's number of shards; the rows as they are then."""
+        known = rows.get(_NUMBER)
+        if known is None:
+            self._create(db, _NUMBER, beat=self._wanted)
+            rows = _load(db)
+        elif known.beat != self._wanted and not any(self._is_held(row) for row in rows.values()):
+            self._renumber(db, known.beat, rows)
+            rows = _load(db)
+        count = int(rows[_NUMBER].beat)
+        if count not in (self._count, self._wanted):
+            log.warning(
+                "`controller.shards` is %d here, and this database's controllers share %d, so it is %d; "
+                "to change it, stop all of them and start them with the new number",
+                self._wanted,
+                count,
+                count,
+            )
+        self._count = count
+        return rows
+
+    def _renumber(self, db: Database, known: int, rows: Rows) -> None:
+        """Unless somebody has taken a shard meanwhile. The leases of the dead go: should one of them only have been
+        slow, it finds that it has lost them."""
+        with db.write() as tx:
+            if not _lock_number(tx, known):
+                return
+            shards = tx.execute(select(leases).where(leases.c.name.startswith(_SHARD))).all()
+            if all(row == rows.get(row.name) for row in shards):
+                tx.execute(update(leases).where(leases.c.name == _NUMBER).values(beat=self._wanted))
+                tx.execute(delete(leases).where(leases.c.name.startswith(_SHARD)))
+                self._count = self._wanted
+
+    def _is_held(self, row: Row[Any]) -> bool:
+        return row.name.startswith(_SHARD) and not self._is_dead(row)
+
     def _release(self, db: Database, shards: Collection[int]) -> None:
         """Mark the holder as gone."""
         if shards:
@@ -168,6 +215,8 @@ class ShardLeases:
         if row is None:
             return self._create(db, name)
         with db.write() as tx:
+            if not _lock_number(tx, self._count):
+                return False
             done = tx.execute(
                 update(leases)
                 .where(leases.c.name == name, leases.c.holder == row.holder, leases.c.beat == row.beat)
@@ -175,15 +224,17 @@ class ShardLeases:
             )
         return done.rowcount == 1
 
-    def _create(self, db: Database, name: str) -> bool:
+    def _create(self, db: Database, name: str, *, beat: int = 1) -> bool:
         try:
             with db.write() as tx:
-                tx.execute(insert(leases).values(name=name, beat=1, **self._identity()))
+                if name != _NUMBER and not _lock_number(tx, self._count):
+                    return False
+                tx.execute(insert(leases).values(name=name, beat=beat, **self._identity()))
         except IntegrityError:
             return False
         return True
 
-    def _live_members(self, db: Database, rows: dict[str, Row[Any]]) -> list[str]:
+    def _live_members(self, db: Database, rows: Rows) -> list[str]:
         others = [row for name, row in rows.items() if name.startswith(_MEMBER) and name != self._member]
         dead = [row.name for row in others if self._is_dead(row)]
         if dead:
@@ -219,6 +270,17 @@ class ShardLeases:
         if row.pid != 0 and self._holds(row):
             return False
         return self._pulses.is_dead(row)
+
+
+def _load(db: Database) -> Rows:
+    with db.read() as tx:
+        return {row.name: row for row in tx.execute(select(leases))}
+
+
+def _lock_number(tx: Connection, count: int) -> bool:
+    """Whether it is this; then it stays so until the transaction ends."""
+    done = tx.execute(update(leases).where(leases.c.name == _NUMBER, leases.c.beat == count).values(beat=leases.c.beat))
+    return done.rowcount == 1
 
 
 def shard_name(shard: int) -> str:

@@ -53,6 +53,7 @@ log = logging.getLogger(__name__)
 
 PASS_EVERY_S = 1.0  # at the latest: submissions and supervisors wake the loop at once
 COLLECT_EVERY_S = 0.9
+MOST_PLACED = 500  # in one pass: the others of the queue wait for the next, live runs do not wait for a long queue
 CHANNEL = "windlass_runs"  # who changes what a controller should look at says so here
 
 
@@ -199,23 +200,23 @@ class Controller:
         with self._db.read() as tx:
             if not store.count_by_state(tx, store.WAITING):
                 return
-            decisions = decide_placements(load_cluster_snapshot(tx, self._access, now=now))
+            decisions = decide_placements(load_cluster_snapshot(tx, self._access, now=now), most=MOST_PLACED)
             runs = {run.id: run for run in store.load_runs(tx, [d.run_id for d in decisions])}
         if not decisions:
             return
-        steps = [
-            (d.run_id, partial(commit.commit_placement, run=runs[d.run_id], decision=d, now=now)) for d in decisions
-        ]
-        commit.commit_each(self._db, self._lease, steps)
+        placed = {d.run_id: (runs[d.run_id], d.placement) for d in decisions}
+        commit.commit_each(self._db, self._lease, placed, partial(commit.commit_placements, now=now))
+        if len(decisions) == MOST_PLACED:
+            self.nudge()  # there may be more
         slots = self._lease.slots
         if slots is not None:
             self._db.notify(CHANNEL)
         with self._db.read() as tx:
-            placed = [a for a in store.load_attempts_of(tx, list(runs)) if a.state is AttemptState.STARTING]
-            placed = [attempt for attempt in placed if slots is None or attempt.slot in slots]
-            current = {run.id: run for run in store.load_runs(tx, [a.run_id for a in placed])}
-            earlier = {a.run_id: store.load_exits(tx, current[a.run_id]) for a in placed if a.number > 1}
-        for attempt in placed:
+            new = [a for a in store.load_attempts_of(tx, list(runs)) if a.state is AttemptState.STARTING]
+            new = [attempt for attempt in new if slots is None or attempt.slot in slots]
+            current = {run.id: run for run in store.load_runs(tx, [a.run_id for a in new])}
+            earlier = {a.run_id: store.load_exits(tx, current[a.run_id]) for a in new if a.number > 1}
+        for attempt in new:
             self._launch(current[attempt.run_id], attempt, earlier.get(attempt.run_id, []))
 
     def collect(self) -> None:

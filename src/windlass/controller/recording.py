@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection
@@ -57,30 +58,27 @@ class Recorder:
         if notes or usages:
             with self._db.write() as tx:
                 self._lease.beat(tx)
-                for attempt_id, note in notes.items():
-                    if environment := note.pop("environment", None):
-                        note["environment_digest"] = store.put_environment(tx, environment)
-                    store.update_attempt(tx, attempt_id, **note)
-                store.update_usages(tx, usages)
-        changing = [item for item in work if item.changes]
-        points = self._last_points([item for item in changing if item.ends])
-        steps = [(item.run.id, self._step(item, points.get(item.attempt.id, []), now)) for item in changing]
-        commit.commit_each(self._db, self._lease, steps)
+                store.update_attempts(tx, _with_digests(tx, notes))
+                store.update_attempts(tx, {attempt_id: {"usage": usage} for attempt_id, usage in usages.items()})
+        changing = {item.run.id: item for item in work if item.changes}
+        points = self._last_points([item for item in changing.values() if item.ends])
+        commit.commit_each(self._db, self._lease, changing, partial(self._apply, points=points, now=now))
 
     def forget(self, attempt_id: str) -> None:
         self._noted.pop(attempt_id, None)
 
-    def _step(self, item: Work, points: Sequence[Spooled], now: float) -> Callable[[Connection], None]:
-        def apply(tx: Connection) -> None:
-            for decision in item.changes:
-                if isinstance(decision, MarkRunning):
-                    commit.commit_running(tx, item.run, item.attempt, decision, now=now)
-                else:
-                    # The last points first: whoever sees the end sees them too.
-                    commit_spooled(tx, points)
-                    commit.commit_end(tx, item.run, item.attempt, decision, self._prices, now=now)
-
-        return apply
+    def _apply(
+        self, tx: Connection, changing: Sequence[Work], *, points: Mapping[str, Sequence[Spooled]], now: float
+    ) -> None:
+        changes = [(item, decision) for item in changing for decision in item.changes]
+        started = [(item.run, item.attempt, how) for item, how in changes if isinstance(how, MarkRunning)]
+        if started:
+            commit.commit_running(tx, started, now=now)
+        for item, decision in changes:
+            if isinstance(decision, EndAttempt):
+                # The last points first: whoever sees the end sees them too.
+                commit_spooled(tx, points.get(item.attempt.id, []))
+                commit.commit_end(tx, item.run, item.attempt, decision, self._prices, now=now)
 
     def _last_points(self, ending: Sequence[Work]) -> dict[str, list[Spooled]]:
         if not ending:
@@ -125,3 +123,16 @@ class Recorder:
         if seen.environment is not None and attempt.environment_digest is None:
             note["environment"] = storable(seen.environment)
         return note
+
+
+def _with_digests(tx: Connection, notes: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The notes with each environment put where it is kept, and its digest instead."""
+    digests = store.put_environments(tx, [note["environment"] for note in notes.values() if "environment" in note])
+    left = iter(digests)
+    return {
+        attempt_id: {
+            **{name: value for name, value in note.items() if name != "environment"},
+            **({"environment_digest": next(left)} if "environment" in note else {}),
+        }
+        for attempt_id, note in notes.items()
+    }

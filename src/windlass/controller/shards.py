@@ -1,6 +1,6 @@
 """Which controller looks after which runs. Pure.
 
-A run's slot never changes; shards divide the slots, so the number of shards can be changed between two starts.
+A run's slot never changes; shards divide the slots, so the number of shards can be changed when no controller runs.
 """
 
 from __future__ import annotations

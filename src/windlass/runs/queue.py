@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
+
 from sqlalchemy import Connection
 
 from windlass.core.quantities import format_duration
@@ -25,7 +28,7 @@ def load_cluster_snapshot(tx: Connection, access: EngineAccess, *, now: float) -
     return ClusterSnapshot(
         nodes=tuple(node for node in load_nodes(tx) if node.engine not in away),
         away=away,
-        held={attempt.run_id: attempt.placement for attempt in store.load_live_attempts(tx)},
+        held=store.load_held(tx),
         waiting=tuple(
             WaitingRun(
                 run_id=run.id,
@@ -68,26 +71,13 @@ def explain_run(tx: Connection, run: RunRecord, access: EngineAccess, *, now: fl
 
 def view_cluster(tx: Connection) -> ClusterView:
     known = load_engines(tx)
-    held = {attempt.run_id: attempt.placement for attempt in store.load_live_attempts(tx)}
-    snapshot = ClusterSnapshot(nodes=load_nodes(tx), held=held, waiting=())
+    snapshot = ClusterSnapshot(nodes=load_nodes(tx), held=store.load_held(tx), waiting=())
     counts = store.count_by_state(tx, [*store.LIVE, *store.WAITING])
-    names = {run.id: run.name for run in store.load_runs_in(tx, store.LIVE)}
+    holders = _holders(snapshot, store.load_names_in(tx, store.LIVE))
     seen_at = load_seen_at(tx)
     views = []
     for free in free_nodes(snapshot):
         node = free.node
-        holders = [
-            NodeRun(
-                id=run_id,
-                name=names.get(run_id, run_id),
-                cpus=share.cpus,
-                gpus=list(share.gpu_indices),
-                memory_bytes=share.memory_bytes,
-            )
-            for run_id, placement in sorted(snapshot.held.items())
-            for share in placement.shares
-            if placement.engine == node.engine and share.node == node.name
-        ]
         views.append(
             NodeView(
                 engine=node.engine,
@@ -99,17 +89,18 @@ def view_cluster(tx: Connection) -> ClusterView:
                 gpus=node.gpus,
                 gpus_used=node.gpus - len(free.gpu_indices),
                 gpu_type=node.gpu_type,
-                runs=holders,
+                runs=holders.get((node.engine, node.name), []),
                 seen_at=seen_at.get((node.engine, node.name), 0.0),
             )
         )
+    sizes = Counter(view.engine for view in views)
     return ClusterView(
         nodes=views,
         engines=[
             EngineView(
                 name=name,
                 type=state.type,
-                nodes=sum(view.engine == name for view in views),
+                nodes=sizes[name],
                 unreachable_since=state.unreachable_since,
                 message=state.message,
                 seen_at=state.seen_at,
@@ -119,6 +110,22 @@ def view_cluster(tx: Connection) -> ClusterView:
         queued=sum(counts.get(state, 0) for state in store.WAITING),
         running=sum(counts.get(state, 0) for state in store.LIVE),
     )
+
+
+def _holders(snapshot: ClusterSnapshot, names: Mapping[str, str]) -> dict[tuple[str, str], list[NodeRun]]:
+    """By engine and node."""
+    found: dict[tuple[str, str], list[NodeRun]] = {}
+    for run_id, placement in sorted(snapshot.held.items()):
+        for share in placement.shares:
+            holder = NodeRun(
+                id=run_id,
+                name=names.get(run_id, run_id),
+                cpus=share.cpus,
+                gpus=list(share.gpu_indices),
+                memory_bytes=share.memory_bytes,
+            )
+            found.setdefault((placement.engine, share.node), []).append(holder)
+    return found
 
 
 def _history(attempts: list[AttemptRecord]) -> list[str]:

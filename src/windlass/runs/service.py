@@ -17,7 +17,6 @@ from windlass.core.clock import Clock
 from windlass.core.errors import Ambiguous, CannotFit, Conflict, IdempotencyMismatch, InvalidInput, NotFound
 from windlass.core.exits import Exit, ExitReason
 from windlass.core.names import nearest, unknown
-from windlass.core.resources import Node
 from windlass.db.database import Database
 from windlass.runs import store, views
 from windlass.runs.logs import LogQuery, load_log_dirs, read_logs
@@ -28,7 +27,8 @@ from windlass.runs.submission import changed_spec, check_engines, check_secrets,
 from windlass.runs.types import EventKind, RunState
 from windlass.scheduling.access import EngineAccess
 from windlass.scheduling.engines import load_engines
-from windlass.scheduling.nodes import load_nodes
+from windlass.scheduling.nodes import load_kinds
+from windlass.scheduling.types import NodeKind
 from windlass.tenancy.prices import PriceBook
 from windlass.tracking.store import ingest, load_position, load_progress, load_series, load_summaries, lock
 from windlass.tracking.storedlogs import StoredLogs
@@ -74,8 +74,8 @@ class RunService:
         origin = self._origin(request.origin)
         now = self._clock.now()
         with self._db.read() as tx:
-            nodes = self._nodes_for(tx, spec)
-        row = new_run(spec, nodes, code_digest=request.code_digest, origin=origin, user=user or origin["user"], now=now)
+            kinds = self._kinds_for(tx, spec)
+        row = new_run(spec, kinds, code_digest=request.code_digest, origin=origin, user=user or origin["user"], now=now)
         row |= {"idempotency_key": idempotency_key, "request_digest": digest}
         try:
             self._insert(
@@ -134,8 +134,8 @@ class RunService:
         secrets = {name: value for name, value in secrets.items() if name in spec.secrets}
         check_secrets(spec, secrets)
         with self._db.read() as tx:
-            nodes = self._nodes_for(tx, spec)
-        row = new_run(spec, nodes, code_digest=original.code_digest, origin=original.origin, user=user, now=now)
+            kinds = self._kinds_for(tx, spec)
+        row = new_run(spec, kinds, code_digest=original.code_digest, origin=original.origin, user=user, now=now)
         row |= {"clone_of": original.id, "seed": original.seed if spec.seed is None else spec.seed}
         self._insert(
             row, message=f"cloned from {original.id}", now=now, seal=lambda tx: self._seal.store(tx, row["id"], secrets)
@@ -296,15 +296,15 @@ class RunService:
                 )
             return self.view_in(tx, run)
 
-    def _nodes_for(self, tx: Connection, spec: RunSpec) -> tuple[Node, ...]:
-        """The nodes of the engines that the run may go to. Raises InvalidSpec for engines that it may not."""
-        nodes, engines = load_nodes(tx), load_engines(tx)
-        check_engines(spec, {*engines, *(node.engine for node in nodes)}, self._access)
+    def _kinds_for(self, tx: Connection, spec: RunSpec) -> tuple[NodeKind, ...]:
+        """The kinds of nodes of the engines that the run may go to. Raises InvalidSpec for engines that it may not."""
+        kinds, engines = load_kinds(tx), load_engines(tx)
+        check_engines(spec, {*engines, *(kind.node.engine for kind in kinds)}, self._access)
         types = {name: state.type for name, state in engines.items()}
         allowed = self._access.of_run(spec.project, spec.engine, image=spec.image, types=types)
         if engines and allowed is not None and not allowed:
             raise CannotFit("this run wants a container image, and none of its engines has containers")
-        return tuple(node for node in nodes if allowed is None or node.engine in allowed)
+        return tuple(kind for kind in kinds if allowed is None or kind.node.engine in allowed)
 
     def _check_code(self, digest: str | None) -> None:
         if digest is None:

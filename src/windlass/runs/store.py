@@ -7,15 +7,17 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, and_, bindparam, func, insert, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, and_, func, insert, select, tuple_, update
 
 from windlass.core.errors import Conflict
 from windlass.core.exits import Exit
 from windlass.core.ids import attempt_id, slot_of
 from windlass.core.resources import Placement
+from windlass.runs.bulk import update_each
 from windlass.runs.records import (
     AttemptRecord,
     RunHead,
@@ -23,6 +25,7 @@ from windlass.runs.records import (
     attempt_from_row,
     exit_to_json,
     head_from_row,
+    placement_from_json,
     placement_to_json,
     run_from_row,
 )
@@ -63,6 +66,11 @@ def load_run_by_key(tx: Connection, idempotency_key: str) -> RunRecord | None:
 def load_runs_in(tx: Connection, states: Iterable[RunState]) -> list[RunRecord]:
     rows = tx.execute(select(runs).where(runs.c.state.in_(list(states))).order_by(runs.c.queued_at, runs.c.id))
     return [run_from_row(row) for row in rows]
+
+
+def load_names_in(tx: Connection, states: Iterable[RunState]) -> dict[str, str]:
+    rows = tx.execute(select(runs.c.id, runs.c.name).where(runs.c.state.in_(list(states))))
+    return {row.id: row.name for row in rows}
 
 
 def load_runs(tx: Connection, run_ids: Sequence[str]) -> list[RunRecord]:
@@ -141,9 +149,43 @@ def advance(
     """Move `run` to the state that follows `kind`, with its event. Raises ChangedMeanwhile and changes nothing if the
     run was changed since it was loaded.
     """
-    target = transition(run.state, STATE_AFTER[kind])
-    _update_guarded(tx, run, state=target, **changes)
-    record_event(tx, run.id, kind, at=now, message=message, attempt=attempt, data=data)
+    move = Move(run=run, kind=kind, message=message, attempt=attempt, data=data or {}, changes=changes)
+    advance_all(tx, [move], now=now)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """One step of one run; what `advance` is told of it."""
+
+    run: RunRecord
+    kind: EventKind
+    message: str
+    attempt: int | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+
+def advance_all(tx: Connection, moves: Sequence[Move], *, now: float) -> None:
+    """`advance` for many runs in a few statements. ChangedMeanwhile then says that some run was changed, not which,
+    and the transaction must be given up."""
+    targets = [transition(move.run.state, STATE_AFTER[move.kind]) for move in moves]
+    _update_guarded(
+        tx, [(move.run, {**move.changes, "state": target}) for move, target in zip(moves, targets, strict=True)]
+    )
+    _record_events(
+        tx,
+        [
+            {
+                "run_id": move.run.id,
+                "kind": move.kind,
+                "at": now,
+                "message": move.message,
+                "attempt": move.attempt,
+                "data": dict(move.data),
+            }
+            for move in moves
+        ],
+    )
 
 
 def annotate(
@@ -157,50 +199,52 @@ def annotate(
     **changes: Any,
 ) -> None:
     """Change fields other than the state, with an event; guarded like `advance`."""
-    _update_guarded(tx, run, **changes)
+    _update_guarded(tx, [(run, changes)])
     record_event(tx, run.id, kind, at=now, message=message, attempt=run.attempt_count or None, data=data)
 
 
-def _update_guarded(tx: Connection, run: RunRecord, **changes: Any) -> None:
-    done = tx.execute(
-        update(runs)
-        .where(runs.c.id == run.id, runs.c.version == run.version)
-        .values(version=run.version + 1, **changes)
-    )
-    if done.rowcount != 1:
-        raise ChangedMeanwhile(f"run {run.id} was changed by someone else at the same moment", hint="try again")
+def _update_guarded(tx: Connection, changed: Sequence[tuple[RunRecord, Mapping[str, Any]]]) -> None:
+    steps = [
+        ({"id": run.id, "version": run.version}, {"version": run.version + 1, **changes}) for run, changes in changed
+    ]
+    if update_each(tx, runs, steps) != len(changed):
+        which = f"run {changed[0][0].id}" if len(changed) == 1 else f"one of {len(changed)} runs"
+        raise ChangedMeanwhile(f"{which} was changed by someone else at the same moment", hint="try again")
 
 
 # ---- attempts ------------------------------------------------------------------------------------------------------
 
 
 def insert_attempt(tx: Connection, run: RunRecord, placement: Placement, *, now: float) -> str:
-    number = run.attempt_count + 1
-    new_id = attempt_id(run.id, number)
-    tx.execute(
-        insert(attempts).values(
-            id=new_id,
-            run_id=run.id,
-            number=number,
-            state=AttemptState.STARTING,
-            engine=placement.engine,
-            placement=placement_to_json(placement),
-            created_at=now,
-            log_dirs=[],
-            slot=slot_of(run.id),
-        )
-    )
-    return new_id
+    return insert_attempts(tx, [(run, placement)], now=now)[0]
+
+
+def insert_attempts(tx: Connection, placed: Sequence[tuple[RunRecord, Placement]], *, now: float) -> list[str]:
+    rows: list[dict[str, Any]] = [
+        {
+            "id": attempt_id(run.id, run.attempt_count + 1),
+            "run_id": run.id,
+            "number": run.attempt_count + 1,
+            "state": AttemptState.STARTING,
+            "engine": placement.engine,
+            "placement": placement_to_json(placement),
+            "created_at": now,
+            "log_dirs": [],
+            "slot": slot_of(run.id),
+        }
+        for run, placement in placed
+    ]
+    if rows:
+        tx.execute(insert(attempts), rows)
+    return [row["id"] for row in rows]
 
 
 def update_attempt(tx: Connection, attempt_id: str, **changes: Any) -> None:
-    tx.execute(update(attempts).where(attempts.c.id == attempt_id).values(**changes))
+    update_attempts(tx, {attempt_id: changes})
 
 
-def update_usages(tx: Connection, usages: Mapping[str, Any]) -> None:
-    if usages:
-        change = update(attempts).where(attempts.c.id == bindparam("key")).values(usage=bindparam("value"))
-        tx.execute(change, [{"key": attempt_id, "value": usage} for attempt_id, usage in usages.items()])
+def update_attempts(tx: Connection, changed: Mapping[str, Mapping[str, Any]]) -> None:
+    update_each(tx, attempts, [({"id": attempt_id}, changes) for attempt_id, changes in changed.items()])
 
 
 def end_attempt(
@@ -234,6 +278,12 @@ class UnarchivedLogs(NamedTuple):
 
 def load_live_attempts(tx: Connection, slots: Slots = None) -> list[AttemptRecord]:
     return [attempt_from_row(row) for row in tx.execute(select(attempts).where(_live(slots)))]
+
+
+def load_held(tx: Connection) -> dict[str, Placement]:
+    """What the live attempt of each run holds."""
+    rows = tx.execute(select(attempts.c.run_id, attempts.c.placement).where(_live(None)))
+    return {row.run_id: placement_from_json(row.placement) for row in rows}
 
 
 def _live(slots: Slots) -> ColumnElement[bool]:
@@ -288,12 +338,15 @@ def load_exits(tx: Connection, run: RunRecord) -> list[Exit]:
     return [attempt.exit for attempt in ended if attempt.exit is not None]
 
 
-def put_environment(tx: Connection, data: Mapping[str, Any]) -> str:
-    digest = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
-    known = tx.execute(select(environments.c.digest).where(environments.c.digest == digest)).first()
-    if known is None:
-        tx.execute(insert(environments).values(digest=digest, data=dict(data)))
-    return digest
+def put_environments(tx: Connection, found: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The digest of each, in their order."""
+    digests = [hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest() for data in found]
+    wanted = dict(zip(digests, found, strict=True))
+    known = load_environments(tx, wanted)
+    new = [{"digest": digest, "data": dict(data)} for digest, data in wanted.items() if digest not in known]
+    if new:
+        tx.execute(insert(environments), new)
+    return digests
 
 
 def load_environments(tx: Connection, digests: Iterable[str | None]) -> dict[str, Mapping[str, Any]]:
@@ -317,11 +370,13 @@ def record_event(
     attempt: int | None = None,
     data: Mapping[str, Any] | None = None,
 ) -> None:
-    tx.execute(
-        insert(events).values(
-            run_id=run_id, kind=kind, at=at, message=message, attempt=attempt, data=dict(data) if data else {}
-        )
-    )
+    row = {"run_id": run_id, "kind": kind, "at": at, "message": message, "attempt": attempt, "data": dict(data or {})}
+    _record_events(tx, [row])
+
+
+def _record_events(tx: Connection, rows: Sequence[dict[str, Any]]) -> None:
+    if rows:
+        tx.execute(insert(events), rows)
 
 
 def load_events(tx: Connection, run_id: str, *, after: int = 0, limit: int = 1_000) -> list[Any]:

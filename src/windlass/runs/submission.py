@@ -6,18 +6,18 @@ import copy
 import hashlib
 import json
 import secrets as random_source
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
 from windlass.core.errors import CannotFit, InvalidInput, InvalidSpec
 from windlass.core.ids import new_run_id
 from windlass.core.names import unknown
-from windlass.core.resources import Node
-from windlass.runs.command import fill_command, resolve_resources, workers_per_node
+from windlass.runs.command import check_plan, fill_command, fill_roles, resolve_resources, workers_per_node
 from windlass.runs.types import RunState
 from windlass.scheduling.access import EngineAccess
 from windlass.scheduling.place import why_never
+from windlass.scheduling.types import NodeKind
 from windlass.wire.runs import SubmitRequest
 from windlass.wire.spec import RunSpec
 
@@ -49,19 +49,22 @@ def check_engines(spec: RunSpec, known: Collection[str], access: EngineAccess) -
 
 def new_run(
     spec: RunSpec,
-    nodes: tuple[Node, ...],
+    kinds: Sequence[NodeKind],
     *,
     code_digest: str | None,
     origin: Mapping[str, Any],
     user: str | None,
     now: float,
 ) -> dict[str, Any]:
-    """The row of a new run. Raises InvalidSpec or CannotFit."""
+    """The row of a new run; `kinds`: of the nodes that it may go to. Raises InvalidSpec or CannotFit."""
     argv = fill_command(spec)
     if not argv:
         raise InvalidSpec(["`command` is empty"])
-    resources = resolve_resources(spec, workers_per_node(spec, argv), list(nodes))
-    if nodes and (reason := why_never(resources, nodes)):
+    fill_roles(spec)
+    workers = workers_per_node(spec, argv)
+    check_plan(spec, workers)
+    resources = resolve_resources(spec, workers, [kind.node for kind in kinds])
+    if kinds and (reason := why_never(resources, kinds)):
         raise CannotFit(f"this run can never start here: it {reason}", hint="`windlass cluster` shows what there is")
     run_id = new_run_id()
     return {
@@ -114,7 +117,7 @@ def changed_spec(spec: Mapping[str, Any], changes: Mapping[str, Any], name: str 
 def _stem(spec: RunSpec, argv: tuple[str, ...]) -> str:
     """A readable name for a run that was given none: the script's, else the command's."""
     words = [argv[-1].split()[0] if argv[-1].split() else "run"] if argv[:2] == ("/bin/sh", "-c") else list(argv)
-    script = spec.script or next((word for word in words if word.endswith(".py")), words[0])
+    script = spec.script or spec.recipe or next((word for word in words if word.endswith(".py")), words[0])
     stem = PurePath(script).stem
     clean = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in stem).strip("._-")
     return clean[:50] or "run"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from sqlalchemy import BigInteger, Column, Connection, Float, Integer, String, Table, delete, insert, select
+from sqlalchemy import BigInteger, Column, Connection, Float, Integer, String, Table, delete, func, insert, select
 
 from windlass.core.resources import Node
 from windlass.db.metadata import Seconds, metadata
+from windlass.scheduling.types import NodeKind
 
 nodes = Table(
     "nodes",
@@ -56,6 +57,29 @@ def load_nodes(tx: Connection) -> tuple[Node, ...]:
             memory_bytes=row.memory_bytes,
             gpus=row.gpus,
             gpu_type=row.gpu_type,
+        )
+        for row in rows
+    )
+
+
+def load_kinds(tx: Connection) -> tuple[NodeKind, ...]:
+    """What nodes there are, without naming each: enough to tell what could ever run."""
+    alike = (nodes.c.engine, nodes.c.cpus, nodes.c.memory_bytes, nodes.c.gpus, nodes.c.gpu_type)
+    first = func.min(nodes.c.name).label("first")
+    rows = tx.execute(
+        select(*alike, first, func.count().label("size")).group_by(*alike).order_by(nodes.c.engine, first)
+    )
+    return tuple(
+        NodeKind(
+            node=Node(
+                engine=row.engine,
+                name=row.first,
+                cpus=row.cpus,
+                memory_bytes=row.memory_bytes,
+                gpus=row.gpus,
+                gpu_type=row.gpu_type,
+            ),
+            count=row.size,
         )
         for row in rows
     )

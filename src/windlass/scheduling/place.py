@@ -6,13 +6,25 @@ behind it waiting on the engines that it may go to, so nothing is overtaken for 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from heapq import nsmallest
+from bisect import insort
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import NamedTuple
 
 from windlass.core.resources import Node, NodeShare, Placement, Resources
-from windlass.scheduling.types import ClusterSnapshot, PlacementDecision, WaitingRun
+from windlass.scheduling.types import ClusterSnapshot, NodeKind, PlacementDecision, WaitingRun
 
 _EPSILON = 1e-9
+
+
+class Room(NamedTuple):
+    """What is left of a node, the scarcest first. Nodes with the same room are as good as each other."""
+
+    gpus: int
+    cpus: float
+    memory_bytes: int
+    gpu_type: str
 
 
 @dataclass(slots=True, kw_only=True)
@@ -23,6 +35,10 @@ class FreeNode:
     cpus: float
     memory_bytes: int
     gpu_indices: list[int] = field(default_factory=list)
+
+    @property
+    def room(self) -> Room:
+        return Room(len(self.gpu_indices), self.cpus, self.memory_bytes, self.node.gpu_type or "")
 
     def fits(self, wanted: Resources, engines: frozenset[str] | None = None) -> bool:
         """Whether there is room for one node's share; says the same as `shortage`, sooner."""
@@ -63,17 +79,72 @@ class FreeNode:
         self.gpu_indices = [index for index in self.gpu_indices if index not in share.gpu_indices]
 
 
-def decide_placements(snapshot: ClusterSnapshot) -> list[PlacementDecision]:
-    free = free_nodes(snapshot)
-    decisions = []
+class NodePool:
+    """The nodes of one engine while one pass hands them out, kept by what is left of them: nodes are many, kinds of
+    room few, so that a run finds its place without looking at every node."""
+
+    def __init__(self, nodes: Iterable[FreeNode]) -> None:
+        self._by_room: dict[Room, list[FreeNode]] = {}  # each in order of names
+        for node in sorted(nodes, key=_name):
+            self._by_room.setdefault(node.room, []).append(node)
+        self._rooms = sorted(self._by_room)
+
+    def take(self, wanted: Resources) -> tuple[NodeShare, ...] | None:
+        """The shares of a gang on as many nodes, or None and nothing is changed."""
+        chosen = self._choose(wanted)
+        if chosen is None:
+            return None
+        for node in chosen:
+            self._remove(node)
+        shares = tuple(node.take(wanted) for node in chosen)
+        for node in chosen:
+            self._add(node)
+        return shares
+
+    def _choose(self, wanted: Resources) -> list[FreeNode] | None:
+        """Best fit: the fullest nodes first, so that large holes stay whole; by name among equals."""
+        chosen: list[FreeNode] = []
+        for _, rooms in groupby(self._rooms, key=lambda room: room[:3]):
+            equals = [node for room in rooms for node in self._fitting(room, wanted)]
+            chosen += sorted(equals, key=_name)[: wanted.nodes - len(chosen)]
+            if len(chosen) == wanted.nodes:
+                return chosen
+        return None
+
+    def _fitting(self, room: Room, wanted: Resources) -> list[FreeNode]:
+        alike = self._by_room[room]
+        return alike[: wanted.nodes] if alike[0].fits(wanted) else []
+
+    def _remove(self, node: FreeNode) -> None:
+        room = node.room
+        alike = self._by_room[room]
+        alike.remove(node)
+        if not alike:
+            del self._by_room[room]
+            self._rooms.remove(room)
+
+    def _add(self, node: FreeNode) -> None:
+        room = node.room
+        if room not in self._by_room:
+            self._by_room[room] = []
+            insort(self._rooms, room)
+        insort(self._by_room[room], node, key=_name)
+
+
+def decide_placements(snapshot: ClusterSnapshot, *, most: int | None = None) -> list[PlacementDecision]:
+    """The first `most` of them; None: all."""
+    pools = _pools(snapshot)
+    decisions: list[PlacementDecision] = []
     for run in in_order(snapshot.waiting):
-        placement = _place_gang(run, free)
+        if len(decisions) == most:
+            break
+        placement = _place_gang(run, pools)
         if placement is not None:
             decisions.append(PlacementDecision(run_id=run.run_id, placement=placement))
         elif run.engines is None:
             break
         else:
-            free = [node for node in free if node.node.engine not in run.engines]
+            pools = {engine: pool for engine, pool in pools.items() if engine not in run.engines}
     return decisions
 
 
@@ -82,12 +153,7 @@ def in_order(waiting: tuple[WaitingRun, ...]) -> list[WaitingRun]:
 
 
 def free_nodes(snapshot: ClusterSnapshot) -> list[FreeNode]:
-    free = {
-        (node.engine, node.name): FreeNode(
-            node=node, cpus=node.cpus, memory_bytes=node.memory_bytes, gpu_indices=list(range(node.gpus))
-        )
-        for node in snapshot.nodes
-    }
+    free = {(node.engine, node.name): _idle(node) for node in snapshot.nodes}
     for placement in snapshot.held.values():
         for share in placement.shares:
             if node := free.get((placement.engine, share.node)):
@@ -95,42 +161,62 @@ def free_nodes(snapshot: ClusterSnapshot) -> list[FreeNode]:
     return list(free.values())
 
 
-def why_never(wanted: Resources, nodes: tuple[Node, ...], engines: frozenset[str] | None = None) -> str | None:
+def kinds_of(nodes: Iterable[Node]) -> tuple[NodeKind, ...]:
+    """In the order of their first nodes."""
+    counts: dict[Node, int] = {}
+    first: dict[Node, Node] = {}
+    for node in nodes:
+        kind = replace(node, name="")
+        first.setdefault(kind, node)
+        counts[kind] = counts.get(kind, 0) + 1
+    return tuple(NodeKind(node=first[kind], count=count) for kind, count in counts.items())
+
+
+def why_never(wanted: Resources, kinds: Sequence[NodeKind], engines: frozenset[str] | None = None) -> str | None:
     """Why this request could not be met even by an idle cluster; None if it could."""
-    nodes = tuple(node for node in nodes if engines is None or node.engine in engines)
-    idle = free_nodes(ClusterSnapshot(nodes=nodes, held={}, waiting=()))
+    kinds = [kind for kind in kinds if engines is None or kind.node.engine in engines]
     by_engine: dict[str, int] = {}
-    for node in idle:
-        by_engine[node.node.engine] = by_engine.get(node.node.engine, 0) + node.fits(wanted)
+    for kind in kinds:
+        fitting = kind.count if _idle(kind.node).fits(wanted) else 0
+        by_engine[kind.node.engine] = by_engine.get(kind.node.engine, 0) + fitting
     if any(count >= wanted.nodes for count in by_engine.values()):
         return None
     best = max(by_engine.values(), default=0)
-    largest = max(idle, key=lambda n: (n.node.gpus, n.node.cpus, n.node.memory_bytes), default=None)
+    nodes = [kind.node for kind in kinds]
+    largest = max(nodes, key=lambda node: (node.gpus, node.cpus, node.memory_bytes), default=None)
     if largest is None:
         return f"engine {' or '.join(sorted(engines))} has no nodes" if engines else "there are no nodes"
     if best:
         return f"asks for {wanted.nodes} nodes of {_one(wanted)}, and only {best} can offer that"
-    have = f"{largest.node.cpus:g} CPU, {_gb(largest.node.memory_bytes)} memory, {largest.node.gpus} GPU"
-    if largest.node.gpu_type:
-        have += f" ({largest.node.gpu_type})"
-    return f"asks for {_one(wanted)} on a node, and the largest node ({largest.node.name}) has {have}"
+    have = f"{largest.cpus:g} CPU, {_gb(largest.memory_bytes)} memory, {largest.gpus} GPU"
+    if largest.gpu_type:
+        have += f" ({largest.gpu_type})"
+    return f"asks for {_one(wanted)} on a node, and the largest node ({largest.name}) has {have}"
 
 
-def _place_gang(run: WaitingRun, free: list[FreeNode]) -> Placement | None:
-    wanted = run.resources
-    by_engine: dict[str, list[FreeNode]] = {}
-    for node in free:
-        if node.fits(wanted, run.engines):
-            by_engine.setdefault(node.node.engine, []).append(node)
-    for engine, fitting in by_engine.items():
-        if len(fitting) < wanted.nodes:
-            continue
-        # Best fit: the fullest nodes first, so that large holes stay whole.
-        chosen = nsmallest(
-            wanted.nodes, fitting, key=lambda n: (len(n.gpu_indices), n.cpus, n.memory_bytes, n.node.name)
-        )
-        return Placement(engine=engine, shares=tuple(node.take(wanted) for node in chosen))
+def _place_gang(run: WaitingRun, pools: Mapping[str, NodePool]) -> Placement | None:
+    for engine, pool in pools.items():
+        if run.engines is None or engine in run.engines:
+            shares = pool.take(run.resources)
+            if shares is not None:
+                return Placement(engine=engine, shares=shares)
     return None
+
+
+def _pools(snapshot: ClusterSnapshot) -> dict[str, NodePool]:
+    """By engine, in the order in which the snapshot names them."""
+    by_engine: dict[str, list[FreeNode]] = {}
+    for node in free_nodes(snapshot):
+        by_engine.setdefault(node.node.engine, []).append(node)
+    return {engine: NodePool(nodes) for engine, nodes in by_engine.items()}
+
+
+def _idle(node: Node) -> FreeNode:
+    return FreeNode(node=node, cpus=node.cpus, memory_bytes=node.memory_bytes, gpu_indices=list(range(node.gpus)))
+
+
+def _name(node: FreeNode) -> str:
+    return node.node.name
 
 
 def _one(wanted: Resources) -> str:

@@ -19,6 +19,14 @@ class WaitingRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeKind:
+    """Nodes of one engine that differ in nothing but their names."""
+
+    node: Node  # the first of them
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSnapshot:
     nodes: tuple[Node, ...]
     held: Mapping[str, Placement]  # run id -> what its live attempt holds

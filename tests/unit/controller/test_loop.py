@@ -19,13 +19,12 @@ from windlass.controller.lease import LeaseLost, ShardLeases, leases
 from windlass.controller.loop import Controller
 from windlass.core.errors import LaunchFailed, Unavailable
 from windlass.core.exits import Exit, ExitReason
-from windlass.core.resources import Node
+from windlass.core.resources import Node, Placement
 from windlass.db.database import Database
 from windlass.engines.contract import Engine, Launch, Observation
 from windlass.runs.records import RunRecord
 from windlass.runs.sealing import Seal
 from windlass.runs.service import RunService
-from windlass.scheduling.types import PlacementDecision
 from windlass.tenancy.prices import PriceBook
 from windlass.testing.clock import FakeClock
 from windlass.testing.fake_engine import FakeCluster, FakeEngine
@@ -250,14 +249,14 @@ def test_what_goes_wrong_with_one_run_does_not_keep_the_others(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     cursed, fine = stage.submit(), stage.submit()
-    real = commit.commit_placement
+    real = commit.commit_placements
 
-    def fail_for_one(tx: Connection, run: RunRecord, decision: PlacementDecision, *, now: float) -> None:
-        real(tx, run, decision, now=now)
-        if run.id == cursed:
+    def fail_for_one(tx: Connection, placed: Sequence[tuple[RunRecord, Placement]], *, now: float) -> None:
+        real(tx, placed, now=now)
+        if any(run.id == cursed for run, _ in placed):
             tx.execute(text("SELECT no_such_column FROM runs"))
 
-    monkeypatch.setattr(commit, "commit_placement", fail_for_one)
+    monkeypatch.setattr(commit, "commit_placements", fail_for_one)
     stage.pass_time()
     assert (stage.state(cursed), stage.state(fine)) == ("queued", "starting")
     assert cursed in caplog.text

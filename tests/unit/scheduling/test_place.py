@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from itertools import zip_longest
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from windlass.core.resources import Node, NodeShare, Placement, Resources
 from windlass.scheduling.explain import explain_waiting
-from windlass.scheduling.place import decide_placements, free_nodes, in_order, why_never
+from windlass.scheduling.place import FreeNode, decide_placements, free_nodes, in_order, kinds_of, why_never
 from windlass.scheduling.types import ClusterSnapshot, PlacementDecision, WaitingRun
 
 GB = 10**9
@@ -83,22 +84,22 @@ def test_small_runs_go_to_the_fullest_node_that_fits() -> None:
 
 
 def test_what_can_never_fit_is_told_with_what_there_is() -> None:
-    assert why_never(Resources(cpus=8), (node(),)) is None
-    assert why_never(Resources(), ()) == "there are no nodes"
-    assert why_never(Resources(cpus=9), (node(),)) == (
+    assert why_never(Resources(cpus=8), kinds_of([node()])) is None
+    assert why_never(Resources(), []) == "there are no nodes"
+    assert why_never(Resources(cpus=9), kinds_of([node()])) == (
         "asks for 9 CPU on a node, and the largest node (a) has 8 CPU, 64.0 GB memory, 0 GPU"
     )
-    assert why_never(Resources(nodes=3), (node("a"), node("b"))) == (
+    assert why_never(Resources(nodes=3), kinds_of([node("a"), node("b")])) == (
         "asks for 3 nodes of 1 CPU, and only 2 can offer that"
     )
-    assert why_never(Resources(gpus=1, gpu_type="h100"), (node(gpus=1, gpu_type="l4"),)) == (
+    assert why_never(Resources(gpus=1, gpu_type="h100"), kinds_of([node(gpus=1, gpu_type="l4")])) == (
         "asks for 1 CPU + 1 h100 on a node, and the largest node (a) has 8 CPU, 64.0 GB memory, 1 GPU (l4)"
     )
 
 
 def test_why_never_ignores_what_is_held_now() -> None:
     """An idle cluster is what counts: a busy node will be free one day."""
-    assert why_never(Resources(cpus=8), (node(),)) is None
+    assert why_never(Resources(cpus=8), kinds_of([node()])) is None
 
 
 def test_a_run_that_waits_learns_for_what() -> None:
@@ -187,6 +188,44 @@ def test_nothing_is_ever_handed_out_twice(cluster: tuple[Node, ...], queue: tupl
         assert set(indices) <= set(range(one.gpus))
 
 
+def place_plainly(snapshot: ClusterSnapshot) -> list[PlacementDecision]:
+    """The rules as they are said, with a look at every node for every run."""
+    free = free_nodes(snapshot)
+    decisions = []
+    for run in in_order(snapshot.waiting):
+        fitting: dict[str, list[FreeNode]] = {node.node.engine: [] for node in free}
+        for node in free:
+            if node.fits(run.resources, run.engines):
+                fitting[node.node.engine].append(node)
+        engine = next((name for name, nodes in fitting.items() if len(nodes) >= run.resources.nodes), None)
+        if engine is None:
+            free = [node for node in free if run.engines is not None and node.node.engine not in run.engines]
+            continue
+        fullest = sorted(fitting[engine], key=lambda n: (len(n.gpu_indices), n.cpus, n.memory_bytes, n.node.name))[
+            : run.resources.nodes
+        ]
+        placement = Placement(engine=engine, shares=tuple(node.take(run.resources) for node in fullest))
+        decisions.append(PlacementDecision(run_id=run.run_id, placement=placement))
+    return decisions
+
+
+@given(clusters, queues, st.lists(st.sampled_from([None, frozenset("x"), frozenset("y"), frozenset()]), max_size=10))
+def test_the_place_is_the_one_that_a_look_at_every_node_finds(
+    cluster: tuple[Node, ...], queue: tuple[WaitingRun, ...], engines: list[frozenset[str] | None]
+) -> None:
+    queue = tuple(replace(run, engines=only) for run, only in zip_longest(queue, engines) if run is not None)
+    shot, decisions = fill(cluster, queue)
+    assert decisions == place_plainly(shot)
+
+
+@given(clusters)
+def test_kinds_count_every_node_once(cluster: tuple[Node, ...]) -> None:
+    kinds = kinds_of(cluster)
+    assert sum(kind.count for kind in kinds) == len(cluster)
+    assert len({replace(kind.node, name="") for kind in kinds}) == len(kinds)
+    assert {kind.node for kind in kinds} <= set(cluster)
+
+
 @given(clusters, queues)
 def test_gangs_are_whole_and_get_what_they_asked_for(cluster: tuple[Node, ...], queue: tuple[WaitingRun, ...]) -> None:
     shot, decisions = fill(cluster, queue)
@@ -228,7 +267,7 @@ def test_what_fits_an_idle_cluster_is_placed_and_the_rest_has_a_reason(
     cluster: tuple[Node, ...], wanted: Resources
 ) -> None:
     placed = decide_placements(ClusterSnapshot(nodes=cluster, held={}, waiting=(waiting("r", wanted),)))
-    assert bool(placed) == (why_never(wanted, cluster) is None)
+    assert bool(placed) == (why_never(wanted, kinds_of(cluster)) is None)
 
 
 @given(clusters, queues)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import stat
@@ -87,6 +86,8 @@ def shebang(program: str) -> list[str]:
 
 
 def _suggest(wrong: str, names: Iterable[str]) -> str:
+    import difflib  # for those who have mistyped something
+
     near = difflib.get_close_matches(wrong, sorted(set(names))[:_MOST_NAMES], n=1, cutoff=0.6)
     return "; did you mean '%s'?" % near[0] if near else ""
 

@@ -11,7 +11,6 @@ from typing import Any, Callable, Mapping, NamedTuple, Union
 
 from . import kernel
 from .command import CannotStart
-from .script import run_target
 from .target import Target
 
 Step = Callable[[], Any]  # returns the next step, or None
@@ -118,6 +117,8 @@ def _execute(command: RankCommand) -> None:
 
 
 def _warm_step(command: RankCommand, target: Target, warm: WarmState) -> Step:
+    from .script import run_target  # a warm launcher has it loaded; others have no use for it
+
     if warm.mark_address is not None:
         kernel.write_mark(warm.mark_address, command.env[kernel.MARK])
     coerced = {name: os.environ[name] for name in ("LC_CTYPE",) if name in os.environ}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 from typing import Any, Mapping
 
 from .command import CannotStart
@@ -66,6 +65,8 @@ def _place_link(entry: Mapping[str, Any], target: str, root: str) -> None:
 def _place_file(entry: Mapping[str, Any], target: str, blobs: str) -> None:
     digest = str(entry["sha256"])
     blob = os.path.join(blobs, digest[:2], digest)
+    import shutil  # many runs have no code of their own, and wait for nothing else
+
     try:
         shutil.copyfile(blob, target)  # never a hard link: scripts may write to their files
     except FileNotFoundError as error:

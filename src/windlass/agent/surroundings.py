@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import platform
 import socket
 from typing import Any, Mapping
 
@@ -37,6 +36,8 @@ def record(plan: Mapping[str, Any], program: str, env: Mapping[str, str]) -> int
 
 
 def _host_facts(plan: Mapping[str, Any]) -> dict[str, Any]:
+    import platform  # ranks do not wait for this any more
+
     return {
         "host": socket.gethostname(),
         "platform": platform.platform(),

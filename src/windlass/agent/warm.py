@@ -25,6 +25,7 @@ from . import kernel
 from .files import write_json
 from .probe import folder_times
 from .ranks import Step, WarmState, fork
+from .script import run_target  # noqa: F401  # loaded here once, so that no rank has to
 from .supervisor import supervise
 
 _LOOK_AROUND_S = 2.0  # how soon a launcher whose socket file is gone notices

@@ -3,29 +3,48 @@
 from __future__ import annotations
 
 # Standard library only, and short: it is part of every pod. The server may not be there yet, so it asks until it is.
-# A container's first process ignores SIGTERM unless it says otherwise.
+# A container's first process ignores SIGTERM unless it says otherwise. It goes on in the same interpreter, and loads no
+# more than it must: every run waits for this.
 _PROGRAM = """\
-import http.client, io, os, signal, sys, tempfile, time, urllib.request, zipfile
+import os, signal, sys
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+server = os.environ["WINDLASS_SERVER"].rstrip("/")
+if server.startswith("http:"):
+    sys.modules["ssl"] = None  # long to load, and not needed
+import http.client, io, time, urllib.parse, zipfile
 home = os.environ.get("WINDLASS_NODE_HOME")
 if home:
     os.makedirs(home, exist_ok=True)
-folder = tempfile.mkdtemp(prefix="windlass-", dir=home)
-url = os.environ["WINDLASS_SERVER"].rstrip("/") + "/api/nodes/agent.zip"
-direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    folder = os.path.join(os.path.abspath(home), "windlass-" + os.urandom(8).hex())
+    os.mkdir(folder, 0o700)
+else:
+    import tempfile
+    folder = tempfile.mkdtemp(prefix="windlass-")
+url = urllib.parse.urlsplit(server + "/api/nodes/agent.zip")
 pause_s = 0.2
 while True:
     try:
-        data = direct.open(url, timeout=30).read()
-        break
-    except (OSError, http.client.HTTPException) as error:
-        sys.stderr.write("windlass: %s: %s\\n" % (url, error))
-        time.sleep(pause_s)
-        pause_s = min(5.0, pause_s * 2)
+        kind = http.client.HTTPConnection if url.scheme == "http" else http.client.HTTPSConnection
+        connection = kind(url.hostname, url.port, timeout=30)
+        connection.request("GET", url.path)
+        response = connection.getresponse()
+        data = response.read()
+        connection.close()
+        if response.status == 200:
+            break
+        error = "%d %s" % (response.status, response.reason)
+    except (OSError, http.client.HTTPException) as problem:
+        error = problem
+    sys.stderr.write("windlass: %s: %s\\n" % (url.geturl(), error))
+    time.sleep(pause_s)
+    pause_s = min(5.0, pause_s * 2)
 zipfile.ZipFile(io.BytesIO(data)).extractall(folder)
 os.environ["WINDLASS_NODE_SCRATCH"] = folder
-python = sys.executable or "python3"
-os.execvp(python, [python, folder + "/agent/__main__.py", "relay"] + sys.argv[1:])
+agent = folder + "/agent/__main__.py"
+sys.argv = [agent, "relay"] + sys.argv[1:]
+with open(agent) as file:
+    program = compile(file.read(), agent, "exec")
+exec(program, {"__name__": "__main__", "__file__": agent})
 """
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import random
 import signal
 import socket
 import sys
@@ -150,7 +149,9 @@ def free_port(host: str = "127.0.0.1") -> int:
     before the ranks come to use it."""
     with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
         highest = int(file.read().split()[0])
-    for port in random.SystemRandom().sample(range(_LOWEST_PORT, max(highest, _LOWEST_PORT + 1000)), 100):
+    span = max(highest - _LOWEST_PORT, 1000)
+    for _ in range(100):
+        port = _LOWEST_PORT + int.from_bytes(os.urandom(4), "big") % span
         with socket.socket() as probe:
             try:
                 probe.bind((host, port))

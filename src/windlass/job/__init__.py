@@ -17,7 +17,10 @@ from windlass.core.plan import InvalidPlan, ModelShape, Plan
 from windlass.job.session import Params, Session, session
 
 # What loads torch, and the module it comes from.
-_ON_FIRST_USE: dict[str, str] = {}
+_ON_FIRST_USE: dict[str, str] = {
+    "loader": "windlass.job.prefetch",
+    "steps": "windlass.job.accounting.meter",
+}
 
 __all__ = [
     "InvalidPlan",
@@ -34,6 +37,9 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from windlass.job.accounting.meter import steps as steps
+    from windlass.job.prefetch import loader as loader
+
     params: Params
     plan: Plan | str
     rank: int

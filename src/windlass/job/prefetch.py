@@ -1,0 +1,209 @@
+"""`job.loader`: batches made ready in the background, on the device already when the training loop asks for them.
+
+A thread takes batches from the source, pins them and copies them over on a stream of its own, so that the copy goes on
+while the model computes. The source is what makes batches (a DataLoader, a generator); it is not changed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from windlass.job.accounting.waiting import waiting
+from windlass.job.session import session
+
+Batch = TypeVar("Batch")
+
+_PATIENCE_AT_EXIT_S = 5.0
+
+
+class Loader(Generic[Batch]):
+    """Iterable as often as its source is."""
+
+    def __init__(self, source: Iterable[Batch], device: torch.device, prefetch: int) -> None:
+        self.source = source
+        self.device = device
+        self.prefetch = prefetch
+
+    def __iter__(self) -> Iterator[Batch]:
+        # Here and not in the thread: what a source draws from the global random generator when it is started comes
+        # at the same place of the program every time.
+        source = iter(self.source)
+        return Feed(source, self.device, self.prefetch) if self.prefetch else self._unhurried(source)
+
+    def __len__(self) -> int:
+        return len(self.source)  # type: ignore[arg-type]  # its TypeError is the right one
+
+    def _unhurried(self, source: Iterator[Batch]) -> Iterator[Batch]:
+        done = object()
+        while True:
+            with waiting().measured(self.device):
+                batch: Any = next(source, done)
+                if batch is done:
+                    return
+                batch = moved(batch, self.device)
+            yield batch
+
+
+def loader(source: Iterable[Batch], device: torch.device | str | None = None, prefetch: int = 2) -> Loader[Batch]:
+    """Batches of `source` on `device` (this process's own if None), `prefetch` of them ready in advance; 0: none.
+
+    Tensors within tuples, lists and mappings are copied, everything else is passed on. An exception of the source is
+    raised where its batch would have come. A source that draws random numbers for every batch needs a generator of its
+    own, since it runs at the same time as the model.
+    """
+    if prefetch < 0:
+        raise ValueError(f"prefetch is {prefetch}, but must be a whole number from 0")
+    return Loader(source, torch.device(device) if device is not None else own_device(), prefetch)
+
+
+def own_device() -> torch.device:
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", session().local_rank % torch.cuda.device_count())
+
+
+class Feed(Iterator[Batch]):
+    """One pass over a source. Dropping it (a `break` in the loop) or `close` ends its thread."""
+
+    def __init__(self, source: Iterator[Batch], device: torch.device, prefetch: int) -> None:
+        self._device = device
+        self._ready = _Ready(prefetch)
+        copy = _copier(device)
+        # The thread knows the queue and the source, not this object: else it would never be dropped.
+        self._thread = threading.Thread(
+            target=_fill, args=(self._ready, source, copy), name="windlass-loader", daemon=True
+        )
+        self._thread.start()
+        weakref.finalize(self, self._ready.close).atexit = False
+        _open_feeds.add(self)
+
+    def __next__(self) -> Batch:
+        with waiting().measured(self._device):
+            batch, copied = self._ready.get()
+            if copied is not None:
+                stream = torch.cuda.current_stream(self._device)
+                stream.wait_event(copied)
+        if copied is not None:
+            # Its memory came from the copying stream: not to be used again before this one is done with it.
+            _each_tensor(batch, lambda tensor: tensor.record_stream(stream))
+        return batch  # type: ignore[no-any-return]
+
+    def close(self, patience_s: float = _PATIENCE_AT_EXIT_S) -> None:
+        self._ready.close()
+        self._thread.join(patience_s)
+
+
+class _Ready:
+    """A queue between two threads that either of them can end."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._items: deque[tuple[Any, Any]] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._end: BaseException | None = None  # what comes after the last batch
+
+    def put(self, item: tuple[Any, Any]) -> bool:
+        """Waits for room; False: nobody wants more."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or len(self._items) < self._size)
+            if not self._closed:
+                self._items.append(item)
+                self._changed.notify_all()
+            return not self._closed
+
+    def get(self) -> tuple[Any, Any]:
+        with self._changed:
+            self._changed.wait_for(lambda: self._items or self._end is not None or self._closed)
+            if self._items:
+                self._changed.notify_all()
+                return self._items.popleft()
+            # Once only: an iterator that has failed is at its end.
+            end, self._end = self._end or StopIteration(), StopIteration()
+        raise end
+
+    def end(self, reason: BaseException) -> None:
+        with self._changed:
+            self._end = reason
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._items.clear()
+            self._changed.notify_all()
+
+
+def _fill(ready: _Ready, source: Iterator[Any], copy: Callable[[Any], tuple[Any, Any]]) -> None:
+    try:
+        for batch in source:
+            if not ready.put(copy(batch)):
+                break
+        ready.end(StopIteration())
+    except BaseException as error:  # whatever it is, it belongs to the loop that reads
+        ready.end(error)
+    finally:
+        if close := getattr(source, "close", None):
+            close()  # a generator's own `finally`, in the thread that it ran in
+
+
+def _copier(device: torch.device) -> Callable[[Any], tuple[Any, Any]]:
+    """From a batch to the batch on the device, and the event that says it has arrived."""
+    if device.type != "cuda":
+        return lambda batch: (moved(batch, device), None)
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def copy(batch: Any) -> tuple[Any, Any]:
+        with torch.cuda.device(device), torch.cuda.stream(stream):
+            arrived = moved(batch, device)
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record(stream)
+        return arrived, event
+
+    return copy
+
+
+def moved(batch: Any, device: torch.device) -> Any:
+    """The batch with its tensors on the device; to a GPU from pinned memory, so that nobody waits for the copy."""
+    if isinstance(batch, Tensor):
+        if device.type == "cuda" and batch.device.type == "cpu":
+            return batch.pin_memory().to(device, non_blocking=True)
+        return batch.to(device)
+    if isinstance(batch, Mapping):
+        return {key: moved(part, device) for key, part in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(moved(part, device) for part in batch))
+    if isinstance(batch, list | tuple):
+        return type(batch)(moved(part, device) for part in batch)
+    return batch
+
+
+def _each_tensor(batch: Any, do: Callable[[Tensor], None]) -> None:
+    if isinstance(batch, Tensor):
+        do(batch)
+    elif isinstance(batch, Mapping):
+        for part in batch.values():
+            _each_tensor(part, do)
+    elif isinstance(batch, list | tuple):
+        for part in batch:
+            _each_tensor(part, do)
+
+
+_open_feeds: weakref.WeakSet[Feed[Any]] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    # A thread that still works with the device while the interpreter goes away ends the process with a crash.
+    for feed in list(_open_feeds):
+        feed.close()
+
+
+atexit.register(_close_all)

@@ -101,10 +101,11 @@ class ClusterFacts:
     memory_bytes: int | None = None  # of one GPU, or of the host for one process; None: as in the table
     gpus_per_node: int | None = None
     node_gbps: float | None = None  # between nodes, for a whole node, gigabits a second; None: as in the table
+    device: Gpu | None = None  # in place of the table's
 
     @property
     def gpu(self) -> Gpu:
-        return find_gpu(self.gpu_type, memory_bytes=self.memory_bytes)
+        return self.device or find_gpu(self.gpu_type, memory_bytes=self.memory_bytes)
 
     @property
     def per_node(self) -> int:

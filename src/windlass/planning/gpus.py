@@ -49,7 +49,7 @@ class Gpu:
         }[precision]
 
 
-_VOLTA, _TURING, _AMPERE, _ADA, _HOPPER, _BLACKWELL, _CDNA3 = 0.65, 0.5, 0.7, 0.65, 0.7, 0.65, 0.55
+_VOLTA, _TURING, _AMPERE, _ADA, _HOPPER, _BLACKWELL, _CDNA3 = 0.65, 0.5, 0.72, 0.65, 0.7, 0.65, 0.55
 _HDR, _NDR = 25e9, 50e9  # InfiniBand at 200 and 400 Gb/s, a card for each GPU
 _PCIE3, _PCIE4 = 12e9, 24e9  # x16, as measured rather than as labelled
 

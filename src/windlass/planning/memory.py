@@ -20,8 +20,8 @@ RESERVED_BYTES = 2.5e9
 FRAGMENTATION = 0.06
 # Blocks whose parameters are whole at a time under zero=3: the one at work and the one being fetched.
 WHOLE_BLOCKS = 2
-# Logits in 16 bits, their 32-bit copy for the loss, and that copy's gradient.
-LOGIT_BYTES = 10
+# Logits in 16 bits, their 32-bit copy, its logarithm of the softmax, and the gradient: in 16 bits where compiled.
+LOGIT_BYTES, EAGER_LOGIT_BYTES = 12, 14
 # Where nothing is known about what a step keeps, it gets this share of the memory.
 UNKNOWN_ACTIVATIONS = 0.4
 _MASTER, _GRADIENT, _MOMENTS = 4, 4, 8
@@ -79,7 +79,8 @@ def _stage_memory(plan: Plan, model: Transformer, microbatch: int, stage: int, s
         whole = replace(plan, activation_checkpoint=Recompute.NONE)
         kept += block_activations(whole, model, tokens, software)
     kept += tokens * model.width * product_bytes(plan.precision)
-    logits = tokens * model.vocabulary / plan.tensor * LOGIT_BYTES if last else 0.0
+    per_logit = LOGIT_BYTES if plan.compile else EAGER_LOGIT_BYTES
+    logits = tokens * model.vocabulary / plan.tensor * per_logit if last else 0.0
     return replace(state, activations=kept, loss=logits)
 
 

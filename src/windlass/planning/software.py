@@ -12,6 +12,8 @@ class Software:
     # Of the products, those that `selective` recomputing does again: none here, every second one in torchtitan.
     selective_products: float = 0.0
     low_precision_gradients: bool = False  # reduced in 16 bits, not in 32
+    scattered_messages: bool = False  # stages send each value once, not once from every process of `tensor`
+    hidden_sums: float = 0.0  # share of the sums within `tensor` that goes on beside products
     flops: float = 1.0  # what the GPUs of a published run could do, of what the table says
 
 

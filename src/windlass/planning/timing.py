@@ -1,0 +1,70 @@
+"""How long a step takes under a plan, part by part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from windlass.core.plan import Plan
+from windlass.planning.compute import Machine, microbatch_s, optimizer_s
+from windlass.planning.facts import ClusterFacts, Transformer
+from windlass.planning.memory import layers_per_process
+from windlass.planning.network import exchange, pipeline_s, tensor_s
+from windlass.planning.software import WINDLASS, Software
+
+# Sending beside computing is not free: collectives take multiprocessors and memory bandwidth away from products.
+CONTENTION = 0.2
+# Nor can all of it be beside: the first block waits for its parameters, the last gradient for its reduction.
+BESIDE = 0.9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Seconds of one step, by what they are spent on."""
+
+    compute: float
+    tensor: float  # sums within `tensor`
+    exchange: float  # of parameters and gradients, as far as it is not hidden behind computing
+    messages: float  # between stages of a pipeline
+    bubble: float  # stages that wait for each other
+    optimizer: float
+
+    @property
+    def step(self) -> float:
+        return self.compute + self.tensor + self.exchange + self.messages + self.bubble + self.optimizer
+
+
+def time_of(
+    plan: Plan, model: Transformer, cluster: ClusterFacts, microbatch: int, software: Software = WINDLASS
+) -> Timing:
+    """For a sized plan."""
+    machine = Machine(gpu=cluster.gpu, plan=plan, software=software)
+    tokens = microbatch * model.sequence
+    layers = layers_per_process(plan, model.layers)
+    count = plan.accumulate
+    one = microbatch_s(machine, model, microbatch)
+    sums = layers * tensor_s(cluster, plan, model, tokens, software)
+    messages = pipeline_s(cluster, plan, model, tokens, software)
+    chunks = plan.total_stages // plan.pipeline
+    parameters = _own_parameters(plan, model)
+    sent = exchange(cluster, plan, parameters, layers, software)
+    shown = count * _not_hidden(sent.each_microbatch, one)
+    shown += _not_hidden(sent.first_forward, one / 3) + _not_hidden(sent.last_backward, one * 2 / 3)
+    return Timing(
+        compute=count * one,
+        tensor=count * sums,
+        exchange=shown,
+        messages=count * messages,
+        bubble=(plan.pipeline - 1) / chunks * (one + sums + messages),
+        optimizer=optimizer_s(machine, parameters),
+    )
+
+
+def _not_hidden(sent: float, beside: float) -> float:
+    hidden = min(sent, BESIDE * beside)
+    return sent - hidden + CONTENTION * hidden
+
+
+def _own_parameters(plan: Plan, model: Transformer) -> float:
+    """Of a process at the end of a pipeline."""
+    tables = model.table_parameters * (1 if plan.pipeline > 1 or model.tied else 2)
+    return (layers_per_process(plan, model.layers) * model.block_parameters + tables) / plan.tensor

@@ -76,7 +76,11 @@ class FreeNode:
     def hold(self, share: NodeShare) -> None:
         self.cpus -= share.cpus
         self.memory_bytes -= share.memory_bytes
-        self.gpu_indices = [index for index in self.gpu_indices if index not in share.gpu_indices]
+        left = [index for index in self.gpu_indices if index not in share.gpu_indices]
+        # Beside the load of others a node offers fewer GPUs than it has, and the share may hold one beyond them. It is
+        # their number that counts then.
+        beyond = len(share.gpu_indices) - (len(self.gpu_indices) - len(left))
+        self.gpu_indices = left[: max(0, len(left) - beyond)]
 
 
 class NodePool:

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from windlass.core.exits import ExitReason
-from windlass.core.resources import Node, NodeShare, Placement
+from windlass.core.resources import Node, NodeShare, Placement, Resources
 from windlass.engines.contract import Launch, NodeReport, Notice
 from windlass.engines.ray.inventory import render_inventory
 from windlass.engines.ray.lives import RETURN_S, SILENT_S, decide_lives
@@ -18,6 +18,8 @@ from windlass.engines.ray.requests import GroupRequest, actor_name, group_name, 
 from windlass.engines.ray.tables import RayActor, RayGroup, RayNode, Tables, node_names
 from windlass.engines.remote.bootstrap import render_bootstrap
 from windlass.engines.remote.observing import Life, NodeLife
+from windlass.scheduling.place import decide_placements
+from windlass.scheduling.types import ClusterSnapshot, WaitingRun
 from windlass.wire.ray import RayConfig, RayOptions
 
 GROUP = group_name(prefix("windlass", "ray"), "r-1.1")
@@ -80,6 +82,24 @@ def test_a_group_that_is_only_asked_for_holds_nothing() -> None:
 def test_no_more_is_offered_than_there_is() -> None:
     found = tables(node(), groups=(group(("id-n1", {"CPU": 2.0})),))
     assert [offer.cpus for offer in render_inventory("ray", found)] == [8.0]
+
+
+def test_gpus_beyond_those_offered_count_as_held() -> None:
+    """Ours has index 3 of four; then others took two. One is free, whatever its number."""
+    found = tables(
+        node(available={"CPU": 6.0, "GPU": 1.0}),
+        groups=(group(("id-n1", {"CPU": 1.0, "GPU": 1.0})),),
+    )
+    (offered,) = render_inventory("ray", found)
+    assert offered.gpus == 2
+    share = NodeShare(node="n1", cpus=1.0, memory_bytes=0, gpu_indices=(3,))
+    held = {"r-a.1": Placement(engine="ray", shares=(share,))}
+    waiting = tuple(
+        WaitingRun(run_id=f"r-{name}", name=name, priority=0, queued_at=1.0, resources=Resources(cpus=1.0, gpus=1))
+        for name in "bc"
+    )
+    decided = decide_placements(ClusterSnapshot(nodes=(offered,), held=held, waiting=waiting))
+    assert [decision.run_id for decision in decided] == ["r-b"]
 
 
 def test_dead_drained_and_taken_nodes_offer_nothing() -> None:

@@ -131,7 +131,8 @@ def test_what_was_written_with_a_lost_lease_is_undone(database: Database, clock:
     with pytest.raises(LeaseLost):
         _write_then_beat(database, first)
     with database.read() as tx:
-        assert tx.execute(select(leases.c.host)).scalar_one() != "changed"
+        hosts = tx.execute(select(leases.c.host)).scalars().all()
+    assert "changed" not in hosts
 
 
 def test_a_lease_that_was_given_up_is_free_at_once(database: Database, clock: FakeClock) -> None:
@@ -232,7 +233,9 @@ def test_one_that_leaves_leaves_nothing_behind(database: Database, clock: FakeCl
     assert second.acquire(database)
     assert second.held == frozenset(range(8))
     with database.read() as tx:
-        assert tx.execute(select(func.count()).select_from(leases)).scalar_one() == 9  # eight shards and one member
+        assert (
+            tx.execute(select(func.count()).select_from(leases)).scalar_one() == 10
+        )  # eight shards, one member, the number
 
 
 def test_a_standby_that_holds_nothing_stays_a_member(database: Database, clock: FakeClock) -> None:
@@ -257,3 +260,83 @@ def test_one_that_has_died_without_a_word_is_not_called_active(database: Databas
     assert state() == "active"
     clock.advance(TTL_S)
     assert state() == "absent"
+
+
+# ---- how many shards -----------------------------------------------------------------------------------------------
+
+
+def numbered(clock: FakeClock, count: int) -> ShardLeases:
+    return ShardLeases(count, monotonic=clock.monotonic)
+
+
+def test_controllers_with_different_numbers_share_no_slot(
+    database: Database, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = numbered(clock, 4), numbered(clock, 3)
+    settle(database, [first, second], clock)
+    assert first.slots is not None
+    assert second.slots is not None
+    assert not first.slots & second.slots
+    assert first.slots | second.slots == frozenset(range(64))
+    told = [record.getMessage() for record in caplog.records]
+    assert told == [
+        "`controller.shards` is 3 here, and this database's controllers share 4, so it is 4; "
+        "to change it, stop all of them and start them with the new number"
+    ]
+
+
+def test_a_standby_for_one_shard_does_not_divide_it(database: Database, clock: FakeClock) -> None:
+    first, second = lease(clock), numbered(clock, 4)
+    assert first.acquire(database)
+    assert not second.acquire(database)
+    assert first.slots is None
+    beat(database, first)
+
+
+def test_the_number_changes_once_nobody_holds_a_shard(database: Database, clock: FakeClock) -> None:
+    first, second = numbered(clock, 4), numbered(clock, 2)
+    settle(database, [first, second], clock)
+    first.give_up(database)
+    second.give_up(database)
+    third = numbered(clock, 2)
+    assert third.acquire(database)
+    assert third.held == {0, 1}
+    assert third.slots is None
+    with database.read() as tx:
+        names = tx.execute(select(leases.c.name)).scalars().all()
+    assert sorted(name for name in names if name.startswith("controller")) == ["controller", "controller/1"]
+
+
+def test_one_that_was_slow_when_the_number_changed_has_lost_its_shards(database: Database, clock: FakeClock) -> None:
+    slow, other = numbered(clock, 4), numbered(clock, 2)
+    slow.acquire(database)
+    move_elsewhere(database)
+    assert not other.acquire(database)
+    clock.advance(TTL_S)
+    assert other.acquire(database)
+    assert other.held == {0, 1}
+    with pytest.raises(LeaseLost):
+        beat(database, slow)
+    slow.acquire(database)
+    clock.advance(TTL_S / 2)
+    beat(database, other)
+    settle(database, [slow, other], clock)
+    assert sorted([len(slow.held), len(other.held)]) == [1, 1]
+
+
+def test_of_many_with_different_numbers_that_come_together_no_two_share_a_slot(
+    database: Database, clock: FakeClock
+) -> None:
+    crowd = [numbered(clock, count) for count in (1, 2, 3, 4, 5, 8)]
+    start = threading.Barrier(len(crowd))
+
+    def race(controller: ShardLeases) -> None:
+        start.wait()
+        controller.acquire(database)
+
+    with ThreadPoolExecutor(len(crowd)) as pool:
+        list(pool.map(race, crowd))
+    held = [controller.slots if controller.held else frozenset() for controller in crowd]
+    slots = [slot for slots in held for slot in (range(64) if slots is None else slots)]
+    assert len(slots) == len(set(slots))
+    assert slots

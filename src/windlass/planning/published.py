@@ -30,7 +30,7 @@ class Published:
 
 
 def published_runs() -> tuple[Published, ...]:
-    return (*_megatron(), *_torchtitan(), *_llama(), *_plain_loops())
+    return (*_megatron(), *_torchtitan(), *_llama(), *_llm_foundry(), *_plain_loops())
 
 
 # --- Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", table 1
@@ -182,6 +182,65 @@ def _llama() -> Iterator[Published]:
         software=Software(),
         tokens_per_s=380,
     )  # fmt: skip
+
+
+# --- MosaicML's LLM Foundry, scripts/train/benchmarking/README.md; whole sharding, one kernel each for norm and GELU
+_MPT = Software(fused_elementwise=True)
+_MPT_SHAPES = {
+    "1B": (1_315_950_592, 24, 2048, 16),
+    "7B": (6_658_859_008, 32, 4096, 32),
+    "13B": (12_853_954_560, 40, 5120, 40),
+    "30B": (29_975_214_080, 48, 7168, 56),
+    "70B": (64_862_437_376, 80, 8192, 64),
+}
+#  model, GPU, GPUs, sequence, microbatch, microbatches, recomputing, tokens/s per GPU
+_MPT_ROWS = (
+    ("1B", "a100-80g", 8, 2048, 14, 4, False, 20_513),
+    ("7B", "a100-80g", 8, 2048, 6, 2, False, 4_641),
+    ("7B", "a100-80g", 8, 4096, 16, 2, True, 3_684),
+    ("7B", "a100-40g", 64, 2048, 18, 1, True, 3_665),
+    ("13B", "a100-80g", 8, 2048, 2, 3, False, 2_262),
+    ("30B", "a100-80g", 8, 2048, 3, 21, True, 916),
+    ("70B", "a100-80g", 64, 2048, 8, 4, True, 410),
+    ("1B", "h100", 8, 2048, 14, 1, False, 45_455),
+    ("7B", "h100", 8, 2048, 6, 1, False, 10_643),
+    ("7B", "h100", 8, 4096, 16, 2, True, 8_611),
+    ("13B", "h100", 64, 2048, 2, 1, False, 4_800),
+    ("30B", "h100", 32, 2048, 14, 3, True, 2_308),
+    ("70B", "h100", 64, 2048, 8, 4, True, 1_039),
+)
+
+
+def _llm_foundry() -> Iterator[Published]:
+    for size, gpu, gpus, sequence, microbatch, accumulate, recompute, speed in _MPT_ROWS:
+        parameters, layers, width, heads = _MPT_SHAPES[size]
+        yield Published(
+            name=f"MPT {size}",
+            source="LLM Foundry, 2023",
+            model=Transformer(
+                parameters=parameters,
+                layers=layers,
+                width=width,
+                heads=heads,
+                kv_heads=heads,
+                inner=4 * width,
+                gated=False,
+                vocabulary=50_368,
+                sequence=sequence,
+                tied=True,
+            ),
+            cluster=ClusterFacts(world_size=gpus, gpu_type=gpu),
+            plan=Plan(
+                data=1,
+                shard=gpus,
+                accumulate=accumulate,
+                precision=Precision.BF16,
+                activation_checkpoint=Recompute.FULL if recompute else Recompute.NONE,
+            ),
+            microbatch=microbatch,
+            software=_MPT,
+            tokens_per_s=speed,
+        )
 
 
 # --- A plain loop (torch.compile, fused AdamW, SDPA) on one H200, measured for this project; sequence 1,024

@@ -1,0 +1,96 @@
+"""Why no plan fits, and what would: `refusal`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from windlass.core.plan import InvalidPlan, Plan, Precision, Recompute
+from windlass.planning.counts import format_count
+from windlass.planning.facts import ClusterFacts, ModelFacts
+from windlass.planning.gpus import GPUS
+from windlass.planning.memory import budget, memory_of
+from windlass.planning.search import find_candidates, possible_plans
+
+_MOST_GPUS = 16_384
+
+
+def refusal(model: ModelFacts, cluster: ClusterFacts, *, batch: int | None, base: Plan) -> InvalidPlan:
+    gpu = cluster.gpu
+    where = f"{cluster.world_size} × {gpu.name}"
+    if not gpu.has(base.precision):
+        has = [str(precision) for precision in Precision if gpu.has(precision)]
+        return InvalidPlan(f"{gpu.name} has no {base.precision}; options: {', '.join(has)}")
+    transformer = model.transformer()
+    assert transformer is not None  # who asks has searched
+    needs = [
+        (memory_of(plan, transformer, microbatch).total, plan)
+        for plan, microbatch in possible_plans(model, cluster, batch=batch, base=base)
+    ]
+    if not needs:
+        return _indivisible(model, cluster, batch, base)
+    least, plan = min(needs, key=lambda need: need[0])
+    message = (
+        f"no plan fits {format_count(model.parameters)} parameters on {where}: the most thrifty one ({plan}) needs "
+        f"{least / 1e9:,.1f} GB per GPU, and {budget(gpu) / 1e9:,.1f} GB of its {gpu.memory_bytes / 1e9:,.0f} GB can be used"
+    )
+    ways = list(_ways_out(model, cluster, batch, base))
+    return InvalidPlan(message, hint="what would fit: " + "; ".join(ways) if ways else None)
+
+
+def _indivisible(model: ModelFacts, cluster: ClusterFacts, batch: int | None, base: Plan) -> InvalidPlan:
+    world = cluster.world_size
+    if batch is not None and find_candidates(model, cluster, batch=None, base=base):
+        fitting = max(world, round(batch / world) * world)
+        return InvalidPlan(
+            f"a batch of {batch} cannot be divided among {world} processes in any way that the model allows",
+            hint=f"a batch of {fitting} can",
+        )
+    base.sized(world)  # raises what is wrong with it, if it is this
+    return InvalidPlan(
+        f"{world} processes cannot be divided as asked ({base}) for a model of {model.layers} layers and "
+        f"{model.heads} heads",
+        hint="ask for less: leave out tensor, pipeline, shard or accumulate",
+    )
+
+
+def _ways_out(model: ModelFacts, cluster: ClusterFacts, batch: int | None, base: Plan) -> Iterator[str]:
+    """One change each, tried out; the cheapest to make first."""
+    if base.activation_checkpoint is not Recompute.FULL:
+        # What was asked for is kept in a search, so a milder wish may be what stands in the way.
+        if _fits(model, cluster, batch, replace(base, activation_checkpoint=Recompute.FULL)):
+            yield "activation_checkpoint=full"
+    if batch is not None and model.sequence:
+        sequence = model.sequence // 2
+        while sequence >= 256:
+            if _fits(replace(model, sequence=sequence), cluster, batch, base):
+                yield f"a sequence of {sequence:,}"
+                break
+            sequence //= 2
+    if cluster.world_size > 1 and not base.offload and not base.compress:
+        if _fits(model, cluster, batch, replace(base, offload=True)):
+            yield "offload=true (state in the host's memory, and much slower)"
+    gpus = cluster.world_size * 2
+    while gpus <= _MOST_GPUS:
+        more = replace(cluster, world_size=gpus)
+        if _fits(model, more, None if batch is None else max(batch, gpus), base):
+            yield f"{gpus:,} × {cluster.gpu.name}"
+            break
+        gpus *= 2
+    larger = sorted(
+        (gpu for gpu in GPUS.values() if gpu.memory_bytes > cluster.gpu.memory_bytes), key=lambda gpu: gpu.memory_bytes
+    )
+    for gpu in larger:
+        other = replace(cluster, gpu_type=gpu.name, memory_bytes=None, device=None)
+        if gpu.has(base.precision) and _fits(model, other, batch, base):
+            yield f"{cluster.world_size:,} × {gpu.name}"
+            break
+
+
+def _fits(model: ModelFacts, cluster: ClusterFacts, batch: int | None, base: Plan) -> bool:
+    transformer, room = model.transformer(), budget(cluster.gpu)
+    assert transformer is not None
+    return any(
+        memory_of(plan, transformer, microbatch).total <= room
+        for plan, microbatch in possible_plans(model, cluster, batch=batch, base=base)
+    )

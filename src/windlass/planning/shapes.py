@@ -1,0 +1,112 @@
+"""The shape of a model of which only the size is known: that of a well-known one, or one with usual proportions."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from windlass.planning.facts import ModelFacts
+
+# A known model's shape stands for all sizes that differ by less than this.
+NEAR = 0.08
+_HEAD_WIDTH = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inferred:
+    model: ModelFacts
+    assumed: tuple[str, ...]  # in words, what was not given
+
+
+def _known(parameters: float, layers: int, width: int, heads: int, **rest: int | bool) -> ModelFacts:
+    facts = ModelFacts(parameters=int(parameters), layers=layers, width=width, heads=heads, sequence=4096)
+    return replace(facts, **rest)  # type: ignore[arg-type]
+
+
+_GPT = {"gated": False, "vocabulary": 50_304}
+_KNOWN = {
+    "GPT-2 124M": _known(124e6, 12, 768, 12, sequence=1024, tied=True, **_GPT),
+    "GPT-2 350M": _known(355e6, 24, 1024, 16, sequence=1024, tied=True, **_GPT),
+    "GPT-2 774M": _known(774e6, 36, 1280, 20, sequence=1024, tied=True, **_GPT),
+    "GPT-3 1.3B": _known(1.3e9, 24, 2048, 16, sequence=2048, **_GPT),
+    "GPT-3 2.7B": _known(2.7e9, 32, 2560, 32, sequence=2048, **_GPT),
+    "Llama 2 7B": _known(6.74e9, 32, 4096, 32, inner=11008, vocabulary=32_000),
+    "Llama 3 8B": _known(8.03e9, 32, 4096, 32, kv_heads=8, inner=14336, vocabulary=128_256, sequence=8192),
+    "Llama 2 13B": _known(13.0e9, 40, 5120, 40, inner=13824, vocabulary=32_000),
+    "LLaMA 33B": _known(32.5e9, 60, 6656, 52, inner=17920, vocabulary=32_000, sequence=2048),
+    "Llama 2 70B": _known(69.0e9, 80, 8192, 64, kv_heads=8, inner=28672, vocabulary=32_000),
+    "GPT-3 175B": _known(175e9, 96, 12288, 96, sequence=2048, **_GPT),
+    "Llama 3 405B": _known(405.9e9, 126, 16384, 128, kv_heads=8, inner=53248, vocabulary=128_256, sequence=8192),
+    "Megatron 530B": _known(530e9, 105, 20480, 128, sequence=2048, **_GPT),
+    "Megatron 1T": _known(1.008e12, 128, 25600, 160, sequence=2048, **_GPT),
+}
+
+
+def infer_model(
+    parameters: int,
+    *,
+    layers: int | None = None,
+    width: int | None = None,
+    heads: int | None = None,
+    kv_heads: int | None = None,
+    vocabulary: int | None = None,
+    sequence: int | None = None,
+) -> Inferred:
+    """What is given is kept; the rest comes from a known model of about this size, or else from proportions."""
+    given = {
+        "layers": layers, "width": width, "heads": heads, "kv_heads": kv_heads,
+        "vocabulary": vocabulary, "sequence": sequence,
+    }  # fmt: skip
+    given = {name: value for name, value in given.items() if value is not None}
+    name = min(_KNOWN, key=lambda known: abs(math.log(_KNOWN[known].parameters / parameters)))
+    like = _KNOWN[name]
+    if abs(math.log(like.parameters / parameters)) < NEAR and not given.keys() & {"layers", "width", "heads"}:
+        source, guess = f"as in {name}", replace(like, parameters=parameters)
+    else:
+        source = "by usual proportions"
+        guess = _by_proportions(parameters, layers=layers, width=width, heads=heads, vocabulary=vocabulary)
+    # The ties are the recipe's to make, and a pipeline cannot have them: reckoned without.
+    model = replace(guess, tied=False, **given)  # type: ignore[arg-type]
+    words = {
+        "layers": f"{model.layers} layers",
+        "width": f"width {model.width:,}",
+        "heads": f"{model.heads} heads" + (f" ({model.kv_heads} for keys)" if model.kv_heads else ""),
+        "vocabulary": f"vocabulary {model.vocabulary:,}",
+        "sequence": f"sequence {model.sequence:,}",
+    }
+    assumed = [text for key, text in words.items() if key not in given]
+    return Inferred(model=model, assumed=(f"{', '.join(assumed)} ({source})",) if assumed else ())
+
+
+def _by_proportions(
+    parameters: int, *, layers: int | None, width: int | None, heads: int | None, vocabulary: int | None
+) -> ModelFacts:
+    small = parameters < 3e9
+    vocabulary = vocabulary or (50_304 if small else 32_000)
+    if width is None:
+        width = _width(parameters, layers, vocabulary, heads)
+    if layers is None:
+        layers = max(1, round(_rest(parameters, width, vocabulary) / (12 * width**2)))
+        layers = round(layers / 4) * 4 if layers >= 16 else layers  # so that pipelines divide it
+    heads = heads or max(1, width // (_HEAD_WIDTH if width >= 2048 else 64))
+    return ModelFacts(
+        parameters=parameters, layers=layers, width=width, heads=heads, vocabulary=vocabulary,
+        sequence=2048 if small else 4096,
+    )  # fmt: skip
+
+
+def _width(parameters: int, layers: int | None, vocabulary: int, heads: int | None) -> int:
+    """The one of even heads whose depth is in proportion: models are about 64 times as wide as deep, large ones 128."""
+    aspect = 64 if parameters < 0.5e9 else 85 if parameters < 3e9 else 128
+    step = heads * 8 if heads else 64 if parameters < 0.5e9 else 256 if parameters < 3e9 else 512
+
+    def unlike(width: int) -> float:
+        depth = max(_rest(parameters, width, vocabulary) / (12 * width**2), 0.1)
+        return abs(math.log(depth / layers)) if layers else abs(math.log(width / depth / aspect))
+
+    return min(range(step, 64 * 1024, step), key=unlike)
+
+
+def _rest(parameters: int, width: int, vocabulary: int) -> float:
+    """What embedding and head leave for the blocks."""
+    return max(parameters - 2 * vocabulary * width, parameters / 8)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from typing import Any, Mapping
+from typing import Any, Mapping, NamedTuple
 
 Plan = Mapping[str, Any]
 # What a cluster says in a job's environment about the devices that are its own, and the job's name there.
@@ -20,6 +20,11 @@ _TOLD_BY_CLUSTERS = (
     "SLURM_JOB_PARTITION",
 )
 
+# The roles that TensorFlow's cluster consists of. An evaluator has a task, but is in nobody's cluster: nobody should
+# wait for it.
+_TF_CLUSTER = ("chief", "worker", "ps")
+_TF_TASKS = (*_TF_CLUSTER, "evaluator")
+
 # What is said to the agent, and what describes its own step of a Slurm job: frameworks would take it for theirs.
 _NOT_FOR_RANKS = ("WINDLASS_", "SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "PMI_", "PMIX_")
 _EVERYWHERE = {"PATH": os.defpath, "HOME": "/", "LANG": "C.UTF-8"}  # programs count on these; not every node has them
@@ -28,6 +33,37 @@ _EVERYWHERE = {"PATH": os.defpath, "HOME": "/", "LANG": "C.UTF-8"}  # programs c
 def ranks_per_node(plan: Plan) -> int:
     """How many processes we start on a node: a self-launching command is one, whatever it starts itself."""
     return 1 if plan["self_launching"] else int(plan["workers_per_node"])
+
+
+class RankRole(NamedTuple):
+    """A rank's place in a gang whose processes do different work."""
+
+    name: str
+    rank: int  # among those with this role
+    size: int
+    argv: tuple[str, ...]
+    essential: bool
+
+
+def role_of(plan: Plan, rank: int) -> RankRole | None:
+    """Ranks belong to roles in their order; None where there are no roles."""
+    first = 0
+    for role in plan.get("roles") or ():
+        if rank < first + role["count"]:
+            return RankRole(role["name"], rank - first, role["count"], tuple(role["argv"]), bool(role["essential"]))
+        first += role["count"]
+    return None
+
+
+def argv_of(plan: Plan, rank: int) -> tuple[str, ...]:
+    role = role_of(plan, rank)
+    return role.argv if role is not None else tuple(plan["argv"])
+
+
+def is_essential(plan: Plan, rank: int) -> bool:
+    """Whether the attempt goes on until this rank has ended."""
+    role = role_of(plan, rank)
+    return role is None or role.essential
 
 
 def node_id(attempt_id: str, node_rank: int, node_dir: str) -> str:
@@ -87,6 +123,9 @@ def _identity(plan: Plan, local_rank: int) -> dict[str, str]:
             LOCAL_WORLD_SIZE=workers,
             GROUP_RANK=plan["node_rank"],
         )
+    role = role_of(plan, rank)
+    if role is not None:
+        table.update(WINDLASS_ROLE=role.name, WINDLASS_ROLE_RANK=role.rank, WINDLASS_ROLE_SIZE=role.size)
     if "device_env" in plan:
         table.update(plan["device_env"])
     elif plan["gpu_indices"] or plan["node_gpus"]:
@@ -110,8 +149,8 @@ def _conveniences(plan: Plan, local_rank: int) -> dict[str, str]:
         "SM_CURRENT_HOST": plan["node_name"],
         "PYTHONUNBUFFERED": "1",
     }
-    if world > 1:
-        table["TF_CONFIG"] = _tf_config(plan, rank)
+    if world > 1 and (tf_config := _tf_config(plan, rank)):
+        table["TF_CONFIG"] = tf_config
     if plan["gpu_indices"] and "device_env" not in plan:
         table["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # the numbering that the allotted indices are in
     if not plan["self_launching"] and int(plan["workers_per_node"]) > 1:
@@ -119,11 +158,21 @@ def _conveniences(plan: Plan, local_rank: int) -> dict[str, str]:
     return table
 
 
-def _tf_config(plan: Plan, rank: int) -> str:
-    """TensorFlow wants a port for every worker; they follow the master's."""
-    workers = [
+def _tf_config(plan: Plan, rank: int) -> str | None:
+    """TensorFlow wants a port for every process; they follow the master's. None for a role that it does not know."""
+    addresses = [
         "%s:%d" % (address, int(plan["master_port"]) + 1 + node * ranks_per_node(plan) + local)
         for node, address in enumerate(plan["node_addrs"])
         for local in range(ranks_per_node(plan))
     ]
-    return json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}})
+    role = role_of(plan, rank)
+    if role is None:
+        return json.dumps({"cluster": {"worker": addresses}, "task": {"type": "worker", "index": rank}})
+    if role.name not in _TF_TASKS:
+        return None
+    cluster: dict[str, list[str]] = {}
+    for other, address in enumerate(addresses):
+        found = role_of(plan, other)
+        if found is not None and found.name in _TF_CLUSTER:
+            cluster.setdefault(found.name, []).append(address)
+    return json.dumps({"cluster": cluster, "task": {"type": role.name, "index": role.rank}})

@@ -17,7 +17,7 @@ from typing import Any, Mapping, Union
 
 from . import kernel, layout, outcome, rendezvous, snapshot, surroundings
 from .command import CannotStart, resolve_command
-from .environ import allotted_devices, global_rank, inherited_environment, rank_environment, ranks_per_node
+from .environ import allotted_devices, argv_of, global_rank, inherited_environment, rank_environment, ranks_per_node
 from .files import read_json
 from .masking import Mask
 from .ranklog import RankLog
@@ -130,18 +130,22 @@ def _prepare(plan: dict[str, Any], secrets: Mapping[str, str], warm: WarmState |
         raise CannotStart("the working folder '%s' does not exist" % workdir)
     if not plan["master_port"]:
         plan["master_port"] = free_port()
-    argv = tuple(plan["argv"])
-    count = ranks_per_node(plan)
-    envs = [{**rank_environment(plan, local), **secrets} for local in range(count)]
-    program = resolve_command(argv, envs[0].get("PATH", os.defpath), workdir)
+    return [_command(plan, local, secrets, warm) for local in range(ranks_per_node(plan))]
+
+
+def _command(
+    plan: Mapping[str, Any], local_rank: int, secrets: Mapping[str, str], warm: WarmState | None
+) -> RankCommand:
+    rank, workdir = global_rank(plan, local_rank), plan["workdir"]
+    argv = argv_of(plan, rank)
+    env = {**rank_environment(plan, local_rank), **secrets}
+    program = resolve_command(argv, env.get("PATH", os.defpath), workdir)
     target = warm_target(argv, program=program, interpreter=warm.interpreter if warm else None)
     if target is not None and sees_the_difference(target, cwd=workdir, loaded=list(sys.modules)):
         target = None
     if target is not None and plan["env"].get("PYTHONUNBUFFERED"):
         target = target._replace(unbuffered=True)  # asked for by the user; our own default means line by line
-    return [
-        RankCommand(global_rank(plan, local), argv, program, envs[local], workdir, target) for local in range(count)
-    ]
+    return RankCommand(rank, argv, program, env, workdir, target)
 
 
 def free_port(host: str = "127.0.0.1") -> int:

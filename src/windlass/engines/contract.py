@@ -17,6 +17,7 @@ from windlass.core.clock import Clock
 from windlass.core.errors import LaunchFailed
 from windlass.core.exits import Exit
 from windlass.core.resources import Node, Placement
+from windlass.core.roles import Role
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,7 @@ class Launch:
     # own. Of the submitter's shell (VIRTUAL_ENV, PYTHONPATH …): goes where `search_path` goes.
     host_env: Mapping[str, str] = field(default_factory=dict)
     origin_env: Mapping[str, str] = field(default_factory=dict)
+    roles: tuple[Role, ...] = ()  # with some, each rank runs its role's command instead of `argv`
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)  # environment too, but never on disk
     code_digest: str | None = None  # the code snapshot to lay out as the working folder
     workdir: str | None = None  # or an existing folder to run in
@@ -60,6 +62,7 @@ class StopKind(StrEnum):
 
     CANCELLED = "cancelled"
     PREEMPTED = "preempted"
+    COMPLETED = "completed"  # an engine's own: all that the attempt is for has ended well, the rest only serves it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,11 @@ from typing import Any
 
 from windlass.core.errors import InvalidSpec
 from windlass.core.names import nearest
+from windlass.core.plan import AUTO, InvalidPlan, parse_plan
+from windlass.core.recipes import module_of
 from windlass.core.resources import Node, Resources
+from windlass.core.roles import Role
+from windlass.wire.gang import is_essential
 from windlass.wire.spec import RunSpec
 
 _PARAM = re.compile(r"\$(\$?)\{([^}]*)\}")
@@ -24,19 +28,50 @@ _LAUNCHER_MODULES = frozenset({"torch.distributed.run", "torch.distributed.launc
 
 
 def fill_command(spec: RunSpec) -> tuple[str, ...]:
-    """The argument list that is started, once per process."""
+    """The argument list that is started, once per process; with roles, that of the first one."""
     if spec.script is not None:
         return ("python", _fill(spec.script, spec), *(_fill(arg, spec) for arg in spec.args))
-    if isinstance(spec.command, list):
-        return tuple(_fill(part, spec) for part in spec.command)
-    assert spec.command is not None  # RunSpec has one or the other
-    text = _fill(spec.command, spec, quote=shlex.quote)
+    if spec.recipe is not None:
+        return ("python", "-m", module_of(spec.recipe), *(_fill(arg, spec) for arg in spec.args))
+    if spec.command is not None:
+        return _fill_command(spec.command, spec, "command")
+    return fill_roles(spec)[0].argv  # RunSpec has one or the other
+
+
+def fill_roles(spec: RunSpec) -> tuple[Role, ...]:
+    return tuple(
+        Role(
+            name=name,
+            count=role.count,
+            argv=fill_command(spec) if role.command is None else _fill_command(role.command, spec, f"roles.{name}"),
+            essential=is_essential(name, role),
+        )
+        for name, role in spec.roles.items()
+    )
+
+
+def _fill_command(command: str | list[str], spec: RunSpec, key: str) -> tuple[str, ...]:
+    if isinstance(command, list):
+        return tuple(_fill(part, spec) for part in command)
+    text = _fill(command, spec, quote=shlex.quote)
     if _SHELL_SYNTAX.search(_outside_quotes(text)):
         return ("/bin/sh", "-c", text)
     try:
         return tuple(shlex.split(text))
     except ValueError as error:
-        raise InvalidSpec([f"`command`: {error} in {spec.command!r}"]) from error
+        raise InvalidSpec([f"`{key}`: {error} in {command!r}"]) from error
+
+
+def check_plan(spec: RunSpec, workers: int) -> None:
+    """InvalidSpec if the run's processes cannot form the mesh of its plan, with the numbers that would."""
+    if spec.plan is None or spec.plan == AUTO:
+        return
+    nodes = spec.resources.nodes
+    try:
+        parse_plan(spec.plan).sized(nodes * workers)
+    except InvalidPlan as error:
+        hint = f"processes are nodes × nproc, here {nodes} × {workers}"
+        raise InvalidSpec([f"`plan`: {error.message}"], hint=f"{error.hint}; {hint}" if error.hint else hint) from error
 
 
 def is_self_launching(argv: tuple[str, ...]) -> bool:
@@ -53,6 +88,8 @@ def is_self_launching(argv: tuple[str, ...]) -> bool:
 
 def workers_per_node(spec: RunSpec, argv: tuple[str, ...]) -> int:
     """One process per GPU, unless the spec says otherwise or a shell line wants to be run just once."""
+    if spec.roles:
+        return sum(role.count for role in spec.roles.values()) // spec.resources.nodes
     if spec.nproc is not None:
         return spec.nproc
     if argv[:2] == ("/bin/sh", "-c") and not is_self_launching(argv):

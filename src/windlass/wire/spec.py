@@ -9,10 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
-from windlass.core.errors import InvalidSpec
+from windlass.core.errors import InvalidInput, InvalidSpec
+from windlass.core.frameworks import Framework
 from windlass.core.quantities import parse_duration, parse_size
+from windlass.core.recipes import check_recipe
+from windlass.wire.gang import PlanSpec, RolesSpec, check_roles, problem_at
 from windlass.wire.kubernetes import KubernetesOptions
 from windlass.wire.problems import problems_of
 from windlass.wire.ray import RayOptions
@@ -21,7 +24,7 @@ from windlass.wire.strict import StrictModel
 
 # Keys of capabilities that this version does not have. Refused by name: accepting them would be a promise.
 NOT_YET = {
-    "": {"data", "checkpoint", "elastic", "max_cost", "plan", "recipe"},
+    "": {"data", "checkpoint", "elastic", "max_cost"},
     "resources": {"spot", "tpus"},
 }
 ENV_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
@@ -77,15 +80,30 @@ def _several(value: Any) -> Any:
     return [value] if isinstance(value, str) else () if value is None else value
 
 
+def _recipe(value: Any) -> Any:
+    try:
+        return check_recipe(value) if isinstance(value, str) else value
+    except InvalidInput as error:
+        raise ValueError(error.message) from error
+
+
 class RunSpec(StrictModel):
     name: Name | None = None
     command: Text | list[Text] | None = Field(None, description="a shell line, or a list of arguments")
     script: Text | None = Field(None, description="a Python script; started once per process")
-    args: list[Text] = Field(default_factory=list, max_length=10_000, description="arguments of the script")
-    code: Text | None = Field(".", description="the folder to snapshot; null runs in `workdir` as it is")
+    recipe: Annotated[Text, AfterValidator(_recipe)] | None = Field(
+        None, description="a training program that comes with Windlass"
+    )
+    args: list[Text] = Field(default_factory=list, max_length=10_000, description="arguments of the script or recipe")
+    code: Text | None = Field(
+        ".", description="the folder to snapshot; null runs in `workdir` as it is; a recipe needs none"
+    )
     workdir: Text | None = Field(None, description="an existing folder to run in, instead of a snapshot")
     nproc: int | None = Field(None, ge=1, le=1_024, description="processes per node; default one per GPU, or one")
     resources: ResourcesSpec = Field(default_factory=ResourcesSpec)
+    plan: PlanSpec | None = Field(None, description="how the model is spread over the processes, or `auto`")
+    roles: RolesSpec = Field(default_factory=dict, max_length=100, description="groups of processes of one gang")
+    framework: Framework | None = Field(None, description="what it trains with; found out where it can be")
     params: dict[Name, ParamValue] = Field(default_factory=dict)
     env: dict[EnvName, Annotated[Text, BeforeValidator(_env_text)]] = Field(default_factory=dict)
     secrets: list[EnvName] = Field(
@@ -107,20 +125,32 @@ class RunSpec(StrictModel):
     ray: RayOptions | None = Field(None, description="used if it goes to Ray")
     kubernetes: KubernetesOptions | None = Field(None, description="used if it goes to Kubernetes")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _recipe_brings_its_code(cls, data: Any) -> Any:
+        if isinstance(data, Mapping) and data.get("recipe") is not None and "code" not in data:
+            return {**data, "code": None}
+        return data
+
     @model_validator(mode="after")
     def _one_way_to_start(self) -> RunSpec:
-        if (self.command is None) == (self.script is None):
-            raise ValueError("give either `command` or `script`, and only one of them")
+        ways = [name for name in ("command", "script", "recipe") if getattr(self, name) is not None]
+        if len(ways) > 1 or not (ways or self.roles):
+            raise ValueError("give one of `command`, `script` and `recipe`, and only one of them")
         if self.command is not None and (not self.command or not "".join(self.command).strip()):
             raise ValueError("`command` is empty")
         if self.script is not None and not self.script.strip():
             raise ValueError("`script` is empty")
-        if self.command is not None and self.args:
+        if self.args and self.script is None and self.recipe is None:
             raise ValueError("`args` goes with `script`; with `command`, write the arguments into the command")
         if self.code is not None and self.workdir is not None:
             raise ValueError("`workdir` goes with `code: null`: a run has a snapshot or a folder, not both")
         if both := sorted(set(self.env) & set(self.secrets)):
             raise ValueError(f"{both[0]} is in both `env` and `secrets`")
+        if self.roles:
+            check_roles(self.roles, has_command=bool(ways), nodes=self.resources.nodes, nproc=self.nproc)
+            if self.plan is not None:
+                raise problem_at(("plan",), "spreads one model over all processes, and `roles` gives them other work")
         return self
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from windlass.agent.environ import global_rank, rank_environment
+from windlass.agent.environ import argv_of, global_rank, is_essential, rank_environment, role_of
 
 
 def plan(**changes: Any) -> dict[str, Any]:
@@ -95,3 +95,41 @@ def test_sagemaker_names() -> None:
     assert env["SM_HPS"] == '{"lr":0.1}'
     assert env["SM_MODEL_DIR"] == "/home/runs/r-1/model"
     assert (env["SM_NUM_GPUS"], env["SM_CURRENT_HOST"], json.loads(env["SM_HOSTS"])) == ("1", "b", ["a", "b"])
+
+
+ROLES = [
+    {"name": "chief", "count": 1, "argv": ["c"], "essential": True},
+    {"name": "worker", "count": 3, "argv": ["w"], "essential": True},
+    {"name": "ps", "count": 2, "argv": ["p"], "essential": False},
+    {"name": "evaluator", "count": 1, "argv": ["e"], "essential": True},
+    {"name": "logger", "count": 1, "argv": ["l"], "essential": False},
+]
+
+
+def test_ranks_belong_to_roles_in_their_order() -> None:
+    gang = plan(roles=ROLES)
+    found = [role_of(gang, rank) for rank in range(9)]
+    assert [(role.name, role.rank, role.size) for role in found if role] == [
+        ("chief", 0, 1), ("worker", 0, 3), ("worker", 1, 3), ("worker", 2, 3),
+        ("ps", 0, 2), ("ps", 1, 2), ("evaluator", 0, 1), ("logger", 0, 1),
+    ]  # fmt: skip
+    assert found[8] is None
+    env = rank_environment(gang, 1)
+    assert {name: env[name] for name in env if name.startswith("WINDLASS_ROLE")} == {
+        "WINDLASS_ROLE": "ps", "WINDLASS_ROLE_RANK": "1", "WINDLASS_ROLE_SIZE": "2",
+    }  # fmt: skip
+    assert (argv_of(gang, 5), is_essential(gang, 5)) == (("p",), False)
+    assert not [name for name in rank_environment(plan(), 0) if name.startswith("WINDLASS_ROLE")]
+
+
+def test_tensorflow_finds_its_cluster_by_role() -> None:
+    gang = plan(roles=ROLES)
+    config = json.loads(rank_environment(gang, 1)["TF_CONFIG"])
+    assert config["task"] == {"type": "ps", "index": 1}
+    assert {name: len(found) for name, found in config["cluster"].items()} == {"chief": 1, "worker": 3, "ps": 2}
+    port = int(gang["master_port"]) + 1
+    assert config["cluster"]["ps"] == [f"10.0.0.2:{port + 4}", f"10.0.0.2:{port + 5}"]
+    evaluator = json.loads(rank_environment(gang, 2)["TF_CONFIG"])
+    assert evaluator["task"] == {"type": "evaluator", "index": 0}
+    assert evaluator["cluster"] == config["cluster"]  # nobody waits for it
+    assert "TF_CONFIG" not in rank_environment(gang, 3)

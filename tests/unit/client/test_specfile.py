@@ -65,7 +65,7 @@ def test_every_problem_is_told_with_its_own_line() -> None:
 
 def test_a_rule_about_the_whole_spec_points_at_the_first_line() -> None:
     (problem,) = problems("# nothing to run\nname: a\n")
-    assert problem.startswith("train.yaml:1: give either `command` or `script`")
+    assert problem.startswith("train.yaml:1: give one of `command`, `script` and `recipe`")
 
 
 @pytest.mark.parametrize(

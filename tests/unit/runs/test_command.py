@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from windlass.core.errors import InvalidSpec
 from windlass.core.resources import Node
-from windlass.runs.command import fill_command, is_self_launching, params_json, resolve_resources, workers_per_node
+from windlass.runs.command import (
+    check_plan,
+    fill_command,
+    fill_roles,
+    is_self_launching,
+    params_json,
+    resolve_resources,
+    workers_per_node,
+)
 from windlass.wire.spec import parse_spec
 
 NODE = Node(engine="local", name="a", cpus=4, memory_bytes=10**10)
@@ -159,3 +167,48 @@ def test_a_cpu_for_each_process_unless_asked_otherwise() -> None:
 
 def test_params_are_handed_over_as_json() -> None:
     assert params_json({"b": 1, "a": [True, None]}) == '{"a": [true, null], "b": 1}'
+
+
+def test_a_recipe_is_a_module_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("windlass.wire.spec.check_recipe", lambda name: name)
+    assert argv_of(recipe="gpt", args=["${x}"], params={"x": 1}) == ("python", "-m", "windlass.job.recipes.gpt", "1")
+
+
+def test_roles_have_commands_of_their_own_or_the_specs() -> None:
+    spec = parse_spec(
+        {
+            "script": "train.py",
+            "params": {"port": 7},
+            "roles": {"chief": 1, "worker": 2, "ps": {"count": 1, "command": "python ps.py ${port}"}},
+        }
+    )
+    roles = fill_roles(spec)
+    assert [(role.name, role.count, role.argv, role.essential) for role in roles] == [
+        ("chief", 1, ("python", "train.py"), True),
+        ("worker", 2, ("python", "train.py"), True),
+        ("ps", 1, ("python", "ps.py", "7"), False),
+    ]
+    assert workers_per_node(spec, fill_command(spec)) == 4
+    alone = parse_spec({"roles": {"a": {"count": 2, "command": ["x", "y"], "essential": True}}})
+    assert fill_command(alone) == ("x", "y")
+
+
+@pytest.mark.parametrize(
+    ("plan", "nproc", "message", "hint"),
+    [
+        ("data=2,tensor=2", 2, r"`plan`: plan data=2,tensor=2 needs 4 processes", "with 2 processes, data=1 fits"),
+        ("tensor=3", 4, "needs a multiple of 3 processes", "3 or 6 processes fit"),
+    ],
+)
+def test_a_plan_that_the_processes_cannot_form_is_refused(plan: str, nproc: int, message: str, hint: str) -> None:
+    with pytest.raises(InvalidSpec, match=message) as refused:
+        check_plan(parse_spec({"command": "x", "plan": plan}), nproc)
+    assert refused.value.hint is not None
+    assert refused.value.hint.startswith(hint)
+    assert f"here 1 × {nproc}" in refused.value.hint
+
+
+def test_a_plan_that_fits_or_is_chosen_later_is_let_through() -> None:
+    check_plan(parse_spec({"command": "x", "plan": "tensor=2", "resources": {"nodes": 2}}), 3)
+    check_plan(parse_spec({"command": "x", "plan": "auto"}), 7)
+    check_plan(parse_spec({"command": "x"}), 7)

@@ -102,8 +102,8 @@ def test_a_wrong_value_is_named_with_its_key_and_rule(data: dict[str, Any], part
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
-        ({}, "give either `command` or `script`, and only one of them"),
-        ({"command": "x", "script": "y"}, "give either `command` or `script`, and only one of them"),
+        ({}, "give one of `command`, `script` and `recipe`, and only one of them"),
+        ({"command": "x", "script": "y"}, "give one of `command`, `script` and `recipe`, and only one of them"),
         ({"command": "  "}, "`command` is empty"),
         ({"command": []}, "`command` is empty"),
         ({"command": ["", ""]}, "`command` is empty"),
@@ -159,4 +159,65 @@ def test_whatever_is_given_is_a_spec_or_an_invalid_spec(data: dict[str, Any]) ->
     except InvalidSpec as refused:
         assert all(refused.problems)  # noqa: PT017  # either outcome is right
     else:
-        assert (spec.command is None) != (spec.script is None)
+        ways = (spec.command, spec.script, spec.recipe)
+        assert sum(way is not None for way in ways) == 1 or (spec.roles and not any(ways))
+
+
+@pytest.mark.parametrize(
+    ("plan", "kept"),
+    [
+        ("data=2,tensor=2", {"data": 2, "tensor": 2}),
+        ({"data": 2, "tensor": "2", "precision": "BF16"}, {"data": 2, "tensor": 2, "precision": "bf16"}),
+        ({"shard": 1}, {}),
+        ("auto", "auto"),
+    ],
+)
+def test_a_plan_is_kept_as_what_differs_from_the_defaults(plan: Any, kept: Any) -> None:
+    assert parse_spec({"command": "x", "plan": plan}).plan == kept
+
+
+@pytest.mark.parametrize(
+    ("plan", "problem"),
+    [
+        ({"tenosr": 2}, "`plan.tenosr`: unknown plan key 'tenosr'; did you mean 'tensor'?"),
+        ({"data": 2, "tensor": 0}, "`plan.tensor`: plan key 'tensor' is 0, but must be a whole number from 1"),
+        ("data=two", "`plan`: plan key 'data' is 'two', but must be a whole number from 1"),
+        ([1], "`plan`: a plan is a mapping of plan keys, text like `data=2,tensor=2`, or `auto`"),
+        ({1: 2}, "`plan`: a plan is a mapping of plan keys, text like `data=2,tensor=2`, or `auto`"),
+        ({"clip": 10**400}, "`plan`: a number of the plan is out of range: int too large to convert to float"),
+    ],
+)
+def test_a_wrong_plan_is_told_at_its_key(plan: Any, problem: str) -> None:
+    assert problems_of({"command": "x", "plan": plan}) == [problem]
+
+
+def test_a_number_is_short_for_a_role_with_the_specs_command() -> None:
+    roles = parse_spec({"command": "x", "roles": {"worker": 2, "ps": {"count": 1, "command": "y"}}}).roles
+    assert [(name, role.count, role.command) for name, role in roles.items()] == [("worker", 2, None), ("ps", 1, "y")]
+    assert parse_spec({"roles": {"a": {"count": 1, "command": "y"}}}).command is None
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        ({"roles": {"a": 1}}, "`roles.a`: has no `command`, and the spec has none either"),
+        ({"roles": {"a": {"count": 1, "command": " "}}}, "`roles.a.command`: is empty"),
+        ({"command": "x", "roles": {"ps": 1}}, "`roles`: no role is essential, so the run would be over before it"),
+        ({"command": "x", "nproc": 2, "roles": {"a": 3}}, "`roles`: are 3 processes, and the run has 2 (1 nodes × "),
+        ({"command": "x", "resources": {"nodes": 2}, "roles": {"a": 3}}, "`roles`: are 3 processes, which 2 nodes do "),
+        ({"command": "x", "roles": {"a": 2}, "plan": "data=2"}, "`plan`: spreads one model over all processes"),
+        ({"command": "x", "roles": {"A B": 2}}, "`roles.A B`: string should match pattern"),
+        ({"command": "x", "roles": {"a": {"count": 2, "comand": "y"}}}, "unknown key `roles.a.comand`; did you mean"),
+    ],
+)
+def test_roles_that_do_not_fit(data: dict[str, Any], problem: str) -> None:
+    (found,) = problems_of(data)
+    assert found.startswith(problem)
+
+
+def test_a_recipe_brings_its_code_and_is_known_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InvalidSpec, match="`recipe`: unknown recipe 'no-such'"):
+        parse_spec({"recipe": "no-such"})
+    monkeypatch.setattr("windlass.wire.spec.check_recipe", lambda name: name)
+    assert parse_spec({"recipe": "gpt"}).code is None
+    assert parse_spec({"recipe": "gpt", "code": "."}).code == "."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,7 @@ def render_common_plan(
         "workers_per_node": launch.workers_per_node,
         "self_launching": launch.self_launching,
         "argv": list(launch.argv),
+        **render_roles(launch),
         "env": env,
         "run_dir": str(folder),
         "workdir": launch.workdir or str(folder / "work"),
@@ -56,6 +58,11 @@ def render_common_plan(
         "grace_s": launch.grace_s,
         "sample_interval_s": SAMPLE_INTERVAL_S,
     }
+
+
+def render_roles(launch: Launch) -> dict[str, Any]:
+    """Nothing for a gang whose processes all do the same."""
+    return {"roles": [{**asdict(role), "argv": list(role.argv)} for role in launch.roles]} if launch.roles else {}
 
 
 def _code(launch: Launch, blobs_dir: Path) -> dict[str, str] | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from windlass.engines.contract import Launch
+from windlass.engines.folders.plans import render_roles
 
 VERSION = 1
 SAMPLE_INTERVAL_S = 2.0
@@ -33,6 +34,7 @@ def render_remote_plans(launch: Launch, *, inherit_path: bool = False) -> list[d
         "workers_per_node": launch.workers_per_node,
         "self_launching": launch.self_launching,
         "argv": list(launch.argv),
+        **render_roles(launch),
         "env": env,
         "code_digest": launch.code_digest if launch.workdir is None else None,
         "workdir": launch.workdir,

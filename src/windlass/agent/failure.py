@@ -29,6 +29,29 @@ _OUTSIDE = frozenset((signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGI
 _MEMORY_ERRORS = ("MemoryError", "OutOfMemoryError")
 _MEMORY_TEXT = re.compile(r"CUDA out of memory|HIP out of memory|DefaultCPUAllocator: can't allocate memory")
 _RELAYED = "ChildFailedError"  # torchrun's report about a worker; the worker's own error comes before it
+_CHAINED = (
+    "The above exception was the direct cause of the following exception:",
+    "During handling of the above exception, another exception occurred:",
+)
+_MOST_TRACEBACK_LINES = 60
+_MOST_MESSAGE_LINES = 10
+# What a rank says when one of its peers is gone or never came. True of it, but seldom why the run failed: another
+# rank's own words are to be preferred where there are any.
+_ABOUT_PEERS = (
+    r"Connection (closed|reset) by peer|Broken pipe|Connection refused|Connection aborted|Socket closed",
+    r"Timed out waiting \d+ms for \w+ operation|application timeout caused pair closure",  # gloo
+    r"failed to pass monitoredBarrier",
+    r"ncclRemoteError|ncclSystemError|remote process exited|NCCL communicator was aborted",
+    r"[Ww]atchdog (caught collective operation timeout|thread terminated)|collective operation timeout",
+    r"failed to recv, got 0 bytes|Failed to recv|wait timeout after \d+ms|client socket has timed out",  # torch's store
+    r"\b(DEADLINE_EXCEEDED|UNAVAILABLE)\b|coordination service|Collective ops is aborted",  # JAX, TensorFlow
+    r"[Bb]arrier timed out",
+)
+_PEER_IS_GONE = re.compile("|".join(_ABOUT_PEERS))
+_PEER_ERRORS = frozenset(
+    ("ConnectionResetError", "ConnectionAbortedError", "ConnectionRefusedError", "BrokenPipeError", "EOFError",
+     "DistNetworkError", "DistStoreError", "RendezvousTimeoutError", "RendezvousConnectionError")
+)  # fmt: skip
 
 
 class Frame(NamedTuple):
@@ -51,6 +74,9 @@ class PythonError(NamedTuple):
         frames = [[os.path.basename(frame.file), frame.function, frame.line] for frame in self.frames]
         return _digest([self.type, normalised(self.message), frames])
 
+    def is_about_peers(self) -> bool:
+        return self.type.rpartition(".")[2] in _PEER_ERRORS or bool(_PEER_IS_GONE.search(self.message))
+
     def is_out_of_memory(self) -> bool:
         return self.type.rpartition(".")[2] in _MEMORY_ERRORS or bool(_MEMORY_TEXT.search(self.message))
 
@@ -59,6 +85,8 @@ class Failure(NamedTuple):
     reason: str
     message: str
     fingerprint: str | None
+    about_peers: bool = False  # it tells that another process is gone, so perhaps of a consequence only
+    traceback: str | None = None
 
 
 def describe_failure(
@@ -70,14 +98,28 @@ def describe_failure(
     error = last_python_error(text) if exit_code == 1 else None
     if error is not None:
         reason = "oom" if error.is_out_of_memory() else "exit_code"
-        return Failure(reason, error.describe(), error.fingerprint())
+        return Failure(reason, error.describe(), error.fingerprint(), error.is_about_peers(), last_traceback(text))
     last = _last_line(text)
     message = "rank %d exited with code %d" % (rank, exit_code or 0)
     return Failure(
         "exit_code",
         "%s: %s" % (message, last) if last else message,
         _digest(["exit", exit_code, normalised(last)]),
+        bool(_PEER_IS_GONE.search(last)),
     )
+
+
+def describe_unfinished(*, rank: int, stderr_tail: bytes) -> Failure | None:
+    """The failure of a rank that lives but whose last words are a traceback: it may hang in its own end, waiting for
+    peers or threads. None for one that has said anything since."""
+    text = stderr_tail.decode("utf-8", "replace").rstrip()
+    error = last_python_error(text)
+    traceback = last_traceback(text)
+    if error is None or traceback is None or not _plain(text).endswith(traceback.splitlines()[-1]):
+        return None
+    reason = "oom" if error.is_out_of_memory() else "exit_code"
+    message = "%s; rank %d did not end by itself" % (error.describe(), rank)
+    return Failure(reason, message, error.fingerprint(), error.is_about_peers(), traceback)
 
 
 def _describe_signal(rank: int, number: int, text: str, kernel_oom: bool) -> Failure:
@@ -88,7 +130,10 @@ def _describe_signal(rank: int, number: int, text: str, kernel_oom: bool) -> Fai
         return Failure("signal", message, None)
     last = _last_line(text)
     return Failure(
-        "signal", "%s: %s" % (message, last) if last else message, _digest(["signal", number, normalised(last)])
+        "signal",
+        "%s: %s" % (message, last) if last else message,
+        _digest(["signal", number, normalised(last)]),
+        bool(_PEER_IS_GONE.search(text)),  # a watchdog says much before it aborts
     )
 
 
@@ -101,16 +146,58 @@ def signal_name(number: int) -> str:
 
 def last_python_error(text: str) -> PythonError | None:
     """The last traceback in `text` that is not a mere relay of another process's."""
-    lines = [_RANK_PREFIX.sub("", line.rstrip("\r")) for line in text.split("\n")]
-    found: PythonError | None = None
+    found = _last_error(_plain(text).split("\n"))
+    return found[1] if found else None
+
+
+def last_traceback(text: str) -> str | None:
+    """The text of that traceback, with those that it was chained to."""
+    lines = _plain(text).split("\n")
+    found = _last_error(lines)
+    if found is None:
+        return None
+    start = _chain_start(lines, found[0])
+    end = found[0] + 1
+    while end < len(lines) and (not lines[end] or lines[end][0].isspace()):
+        end += 1
+    end += 1  # the error; its message may have several lines
+    for _ in range(_MOST_MESSAGE_LINES):
+        if end >= len(lines) or not lines[end].strip() or lines[end] == _HEADER:
+            break
+        end += 1
+    shown = lines[start:end]
+    if len(shown) > _MOST_TRACEBACK_LINES:
+        shown = [shown[0], "  ...", *shown[2 - _MOST_TRACEBACK_LINES :]]
+    return "\n".join(line[:1000] for line in shown)
+
+
+def _plain(text: str) -> str:
+    """Without the prefixes that launchers put before the lines of their workers."""
+    return "\n".join(_RANK_PREFIX.sub("", line.rstrip("\r")) for line in text.split("\n"))
+
+
+def _last_error(lines: list[str]) -> tuple[int, PythonError] | None:
+    """With the number of its header's line."""
+    found: tuple[int, PythonError] | None = None
     for number in reversed([n for n, line in enumerate(lines) if line == _HEADER]):
         error = _parse(lines[number + 1 :])
         if error is None:
             continue
         if not error.type.endswith(_RELAYED):
-            return error
-        found = found or error
+            return number, error
+        found = found or (number, error)
     return found
+
+
+def _chain_start(lines: list[str], header: int) -> int:
+    """Where the first traceback of the chain that ends with the one at `header` begins."""
+    before = header - 1
+    while before >= 0 and not lines[before].strip():
+        before -= 1
+    if before < 0 or lines[before] not in _CHAINED:
+        return header
+    earlier = [n for n in range(before) if lines[n] == _HEADER]
+    return _chain_start(lines, earlier[-1]) if earlier else header
 
 
 def _parse(lines: list[str]) -> PythonError | None:

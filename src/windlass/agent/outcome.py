@@ -64,6 +64,8 @@ def summary(
     signal_number: int | None = None,
     rank: int | None = None,
     fingerprint: str | None = None,
+    about_peers: bool = False,
+    traceback: str | None = None,
     ranks: list[dict[str, Any]] | None = None,
     usage: dict[str, Any] | None = None,
     dropped_log_bytes: int = 0,
@@ -76,6 +78,8 @@ def summary(
         "rank": rank,
         "message": message,
         "fingerprint": fingerprint,
+        "about_peers": about_peers,  # the message tells of another process that is gone: another node may know more
+        "traceback": traceback,
         "started_at": started_at,
         "ended_at": ended_at,
         "ranks": ranks or [],

@@ -7,14 +7,17 @@ import select
 import selectors
 import signal
 import time
-from typing import Any, Callable, Mapping, NamedTuple
+from typing import Any, Callable, Mapping
 
 from . import kernel, layout, outcome
-from .failure import describe_failure
+from .blame import Candidate, decide_culprit, is_certain
+from .environ import argv_of, is_essential
+from .failure import describe_failure, describe_unfinished
 from .files import read_json, write_json
 from .ranklog import RankLog, Stream
 from .sampling import Sampler
 from .status import Status
+from .verdict import Verdict
 
 _READ_BYTES = 256 * 1024
 # A rank that prints at every step would wake us at every step, and waking somebody costs it tens of microseconds.
@@ -25,26 +28,20 @@ _MEMORY_CHECK_S = 0.5
 _KILL_PATIENCE_S = 5.0
 _DRAIN_PATIENCE_S = 1.0
 _TERM_PATIENCE_S = 0.3
+_DOUBT_S = 3.0  # how long to wait for a better explanation than that a peer is gone
 FROM_OUTSIDE = "its node was told to stop from outside"
 _SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh"))
 
 
-class Verdict(NamedTuple):
-    """Why the attempt ends on this node. The first cause stands; what follows from it does not replace it."""
-
-    reason: str
-    message: str
-    exit_code: int | None = None
-    signal_number: int | None = None
-    rank: int | None = None
-    fingerprint: str | None = None
-
-
 class Rank:
-    def __init__(self, *, rank: int, pid: int, log: RankLog) -> None:
+    def __init__(self, *, rank: int, pid: int, log: RankLog, plan: Mapping[str, Any]) -> None:
         self.rank = rank
         self.pid = pid
         self.log = log
+        self.essential = is_essential(plan, rank)
+        # A shell does not pass signals on, so its whole group gets them; other programs look after their children,
+        # and workers killed under their hands would spoil an orderly end.
+        self.signals_group = os.path.basename(argv_of(plan, rank)[0]) in _SHELLS
         self.end: dict[str, Any] | None = None
 
 
@@ -59,6 +56,8 @@ class Watch:
         self._read_bytes = 0  # since the last rest
         self._ranks: dict[int, Rank] = {}
         self._verdict: Verdict | None = None
+        self._failed: list[Candidate] = []
+        self._doubt_until: float | None = None  # while the failures known so far may be consequences only
         self._killed = False
         self._kill_at: float | None = None
         self._sample_at: float | None = None
@@ -68,16 +67,13 @@ class Watch:
         self._sampler: Sampler | None = None
         self.started_at = time.time()
         self.left_alone: int | None = None  # the pid of the probe, which may outlive the ranks
-        # A shell does not pass signals on, so its whole group gets them; other programs look after their children,
-        # and workers killed under their hands would spoil an orderly end.
-        self._signals_groups = os.path.basename(plan["argv"][0]) in _SHELLS
 
     # Taking over ------------------------------------------------------------------------------------------------
 
     def add(self, rank: int, pid: int, out_fd: int, err_fd: int, log: RankLog) -> None:
         if not self._ranks:
             self._begin()
-        self._ranks[pid] = Rank(rank=rank, pid=pid, log=log)
+        self._ranks[pid] = Rank(rank=rank, pid=pid, log=log, plan=self._plan)
         for fd, stream in ((out_fd, log.out), (err_fd, log.err)):
             self._readers[fd] = self._reader(fd, stream, log)
 
@@ -93,6 +89,7 @@ class Watch:
 
     def abandon(self) -> None:
         """Kill what was started: the attempt cannot go on."""
+        self._verdict = Verdict("launch_failed", "")
         self._kill_descendants()
 
     def run(self) -> dict[str, Any]:
@@ -105,6 +102,7 @@ class Watch:
             self._selector.register(fd, selectors.EVENT_READ, reader)
         signals = select.poll()
         signals.register(self._wakeup_fd, select.POLLIN)
+        self._look_for_completion()
         while not self._is_over():
             if 0 < self._read_bytes < _LITTLE_BYTES:
                 # Output gathers meanwhile; a signal ends the rest. After more than a little there is none: a rank
@@ -159,6 +157,7 @@ class Watch:
         return os.path.exists(os.path.join(self._node_dir, layout.STOP))
 
     def _on_stop(self) -> None:
+        self._conclude()  # what failed before the wish has failed
         wish = read_json(os.path.join(self._node_dir, layout.STOP))
         if wish is None:
             # Whoever stops nodes (Slurm, a kubelet, the machine's shutdown) does it like this.
@@ -171,12 +170,13 @@ class Watch:
             try:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
-                return
+                break
             if pid == 0:
-                return
+                break
             rank = self._ranks.get(pid)
             if rank is not None:
                 self._on_rank_end(rank, status, usage.ru_maxrss * 1024, usage.ru_utime + usage.ru_stime)
+        self._judge()
 
     def _on_rank_end(self, rank: Rank, status: int, max_rss_bytes: int, cpu_s: float) -> None:
         signal_number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
@@ -189,7 +189,10 @@ class Watch:
             "max_rss_bytes": max_rss_bytes,
             "cpu_seconds": round(cpu_s, 3),
         }
-        if exit_code == 0 or self._verdict is not None:
+        if self._verdict is not None:
+            return
+        if exit_code == 0:
+            self._look_for_completion()
             return
         if self._wish_is_there() or self._is_told_too():
             self._on_stop()  # the wish was there before its signal: an end that follows from it is no failure
@@ -202,8 +205,41 @@ class Watch:
             stderr_tail=rank.log.err.tail,
             kernel_oom=kernel.oom_kills() > self._oom_kills,
         )
-        verdict = Verdict(failure.reason, failure.message, exit_code, signal_number, rank.rank, failure.fingerprint)
-        self._stop(verdict, self._plan["grace_s"])
+        self._failed.append(Candidate(rank.rank, failure, rank.end["ended_at"], exit_code, signal_number))
+
+    def _judge(self) -> None:
+        """Conclude from the failures so far, unless there may come a better explanation: a rank that lost a peer is
+        often gone before that peer, here or on another node."""
+        if not self._failed or self._verdict is not None:
+            return
+        if is_certain(self._failed) or not (self._living() or int(self._plan["nnodes"]) > 1):
+            self._conclude()
+        elif self._doubt_until is None:
+            self._doubt_until = time.monotonic() + _DOUBT_S
+
+    def _conclude(self) -> None:
+        if not self._failed or self._verdict is not None:
+            return
+        self._read_all()
+        unfinished = [
+            Candidate(rank.rank, failure, None, 1)
+            for rank in self._ranks.values()
+            if rank.end is None and (failure := describe_unfinished(rank=rank.rank, stderr_tail=rank.log.err.tail))
+        ]
+        found = decide_culprit([*self._failed, *unfinished])
+        assert found is not None
+        self._stop(Verdict.on(found), self._plan["grace_s"])
+
+    def _look_for_completion(self) -> None:
+        """Once all ranks that the attempt is for have ended well, the others are told to stop; with several nodes
+        only whoever sees all of them can tell."""
+        living = [rank for rank in self._ranks.values() if rank.end is None]
+        if self._verdict is not None or not living or any(rank.essential for rank in living):
+            return
+        if int(self._plan["nnodes"]) == 1:
+            self._stop(Verdict("completed", ""), self._plan["grace_s"])
+        else:
+            self._status.change(state="serving")
 
     def _is_told_too(self) -> bool:
         """Whether the signal that a rank ended for is on its way to us: a cluster signals processes one by one."""
@@ -229,6 +265,8 @@ class Watch:
             self._timeout_at = None
             message = "ran longer than its time limit of %g s" % self._plan["timeout_s"]
             self._stop(Verdict("timeout", message), self._plan["grace_s"])
+        if self._doubt_until is not None and now >= self._doubt_until:
+            self._conclude()
         if self._kill_at is not None and now >= self._kill_at:
             self._kill_at = None
             self._killed = True
@@ -240,10 +278,10 @@ class Watch:
         return {rank.rank: pid for pid, rank in self._ranks.items() if rank.end is None}
 
     def _is_over(self) -> bool:
-        if self._living():
+        if self._living() or self._doubt_until is not None:
             return False
         # The shell has gone at the first signal, but what it had started may still be using its grace period.
-        waits = self._kill_at is not None and self._signals_groups
+        waits = self._kill_at is not None and any(rank.signals_group for rank in self._ranks.values())
         return not (waits and self._others())
 
     def _others(self) -> list[int]:
@@ -257,6 +295,7 @@ class Watch:
         now = time.monotonic()
         if self._verdict is None:
             self._verdict = verdict
+            self._doubt_until = None
             self._status.change(state="stopping")
             for pid in self._living().values():
                 self._send(pid, signal.SIGTERM)
@@ -266,7 +305,7 @@ class Watch:
 
     def _send(self, pid: int, number: int) -> None:
         try:
-            if self._signals_groups:
+            if self._ranks[pid].signals_group:
                 os.killpg(pid, number)
             else:
                 os.kill(pid, number)
@@ -313,7 +352,7 @@ class Watch:
 
     def _wait_s(self) -> float:
         now = time.monotonic()
-        marks = [self._sample_at, self._memory_at, self._timeout_at, self._kill_at]
+        marks = [self._sample_at, self._memory_at, self._timeout_at, self._kill_at, self._doubt_until]
         waits = [mark - now for mark in marks if mark is not None]
         flushes = [rank.log.next_flush_at() for rank in self._ranks.values()]
         waits.extend(at - time.time() for at in flushes if at is not None)
@@ -352,6 +391,8 @@ class Watch:
             signal_number=verdict.signal_number,
             rank=verdict.rank,
             fingerprint=verdict.fingerprint,
+            about_peers=verdict.about_peers,
+            traceback=verdict.traceback,
             started_at=self.started_at,
             ended_at=time.time(),
             ranks=sorted(ends, key=lambda end: int(end["rank"])),

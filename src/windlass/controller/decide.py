@@ -117,7 +117,8 @@ def _end(
 ) -> EndAttempt:
     verdict: Succeed | Cancel | GiveUp | Retry
     # Programs say what they like when they fail; what cannot be written would stop every pass from here on.
-    exit = replace(exit, message=storable_text(exit.message))
+    traceback = None if exit.traceback is None else storable_text(exit.traceback)
+    exit = replace(exit, message=storable_text(exit.message), traceback=traceback)
     ended_at = seen.ended_at or now
     started_at = seen.started_at
     if exit.reason is ExitReason.COMPLETED:

@@ -27,6 +27,7 @@ class Exit:
     message: str = ""
     # Equal for failures that are the same failure: a traceback's frames and error without addresses and numbers.
     fingerprint: str | None = None
+    traceback: str | None = None  # of that rank, if it ended with one
 
     @property
     def shell_code(self) -> int:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from windlass.core.exits import Exit, ExitReason
+from windlass.engines.contract import StopKind
 
 _STOPPED = (ExitReason.CANCELLED, ExitReason.PREEMPTED)
 _NO_FAILURE = (ExitReason.COMPLETED, *_STOPPED)
@@ -13,6 +15,28 @@ _NO_FAILURE = (ExitReason.COMPLETED, *_STOPPED)
 
 def is_failure(outcome: Mapping[str, Any]) -> bool:
     return outcome["reason"] not in _NO_FAILURE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopRest:
+    """The nodes of an attempt that are left should stop, and end so."""
+
+    kind: StopKind
+    reason: str
+
+
+def decide_rest(outcomes: Sequence[Mapping[str, Any] | None], states: Sequence[str | None]) -> StopRest | None:
+    """Whether nodes that go on are needed no more. Per node: its outcome, if there is one, and what its status says."""
+    failed = next((found for found in outcomes if found is not None and is_failure(found)), None)
+    if failed is not None:
+        return StopRest(kind=StopKind.CANCELLED, reason=f"stopped because another node failed: {failed['message']}")
+    done = [
+        state == "serving" if found is None else found["reason"] == ExitReason.COMPLETED
+        for found, state in zip(outcomes, states, strict=True)
+    ]
+    if all(done) and None in outcomes:
+        return StopRest(kind=StopKind.COMPLETED, reason="")
+    return None
 
 
 def exit_of(outcomes: Sequence[Mapping[str, Any]]) -> Exit:
@@ -31,13 +55,16 @@ def exit_of(outcomes: Sequence[Mapping[str, Any]]) -> Exit:
         rank=cause["rank"],
         message=cause["message"],
         fingerprint=cause["fingerprint"],
+        traceback=cause.get("traceback"),
     )
 
 
-def _failed_at(outcome: Mapping[str, Any]) -> tuple[bool, float]:
-    """A lost node is noticed late, after its peers have failed for want of it: it comes before them."""
+def _failed_at(outcome: Mapping[str, Any]) -> tuple[bool, bool, float]:
+    """A lost node is noticed late, after its peers have failed for want of it: it comes before them. So do ranks with
+    trouble of their own before those that miss a peer, however quick these were to end."""
     ends = {end["rank"]: end["ended_at"] for end in outcome["ranks"]}
-    return outcome["reason"] != ExitReason.LOST, ends.get(outcome["rank"], outcome["ended_at"])
+    own_trouble = not outcome.get("about_peers", False)
+    return outcome["reason"] != ExitReason.LOST, not own_trouble, ends.get(outcome["rank"], outcome["ended_at"])
 
 
 def merge_usage(samples: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from sqlalchemy import Row
@@ -123,11 +123,17 @@ def attempt_from_row(row: Row[Any]) -> AttemptRecord:
 
 
 def exit_to_json(exit: Exit | None) -> dict[str, Any] | None:
-    return None if exit is None else asdict(exit)
+    """Without a traceback there is no such key: servers of an older version do not know it."""
+    if exit is None:
+        return None
+    return {name: value for name, value in asdict(exit).items() if name != "traceback" or value is not None}
 
 
 def exit_from_json(data: Mapping[str, Any] | None) -> Exit | None:
-    return None if data is None else Exit(**{**data, "reason": ExitReason(data["reason"])})
+    if data is None:
+        return None
+    known = {field.name: data[field.name] for field in fields(Exit) if field.name in data}
+    return Exit(**{**known, "reason": ExitReason(data["reason"])})
 
 
 def placement_to_json(placement: Placement) -> dict[str, Any]:

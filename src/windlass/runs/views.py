@@ -81,7 +81,12 @@ def exit_view(exit: Exit | None) -> wire.ExitView | None:
     if exit is None:
         return None
     return wire.ExitView(
-        reason=exit.reason, exit_code=exit.exit_code, signal=exit.signal, rank=exit.rank, message=exit.message
+        reason=exit.reason,
+        exit_code=exit.exit_code,
+        signal=exit.signal,
+        rank=exit.rank,
+        message=exit.message,
+        traceback=exit.traceback,
     )
 
 

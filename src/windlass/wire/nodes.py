@@ -75,6 +75,8 @@ class NodeOutcome(_File):
     rank: int | None
     message: str = Field(max_length=100_000)
     fingerprint: str | None = Field(max_length=200)
+    about_peers: bool = False
+    traceback: str | None = Field(None, max_length=100_000)
     started_at: Time | None
     ended_at: Time
     ranks: list[RankEnd] = Field(max_length=10_000)

@@ -78,6 +78,9 @@ class ExitView(Wire):
     signal: int | None = None
     rank: int | None = None
     message: str = ""
+    traceback: str | None = Field(
+        None, description="of that rank: the first to fail, not those that failed for want of it"
+    )
 
 
 class Progress(Wire):

@@ -4,7 +4,13 @@ import signal
 
 import pytest
 
-from windlass.agent.failure import Failure, describe_failure, last_python_error, normalised
+from windlass.agent.failure import (
+    Failure,
+    describe_failure,
+    describe_unfinished,
+    last_python_error,
+    normalised,
+)
 
 TRACEBACK = """some output
 Traceback (most recent call last):
@@ -102,3 +108,69 @@ def test_broken_tracebacks_are_no_tracebacks() -> None:
 
 def test_what_varies_is_left_out() -> None:
     assert normalised("pid 12 at 0xdeadbeef in /tmp/x9/y: deadbeef01") == "pid <n> at <address> in <path>: <hex>"
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:4242",
+        "RuntimeError: [pair.cc:547] Read error [127.0.0.1]:1: Connection reset by peer",
+        "RuntimeError: [unbound_buffer.cc:78] Timed out waiting 1800000ms for recv operation to complete",
+        "torch.distributed.DistBackendError: NCCL error: remote process exited or there was a network error",
+        "torch.distributed.DistNetworkError: failed to recv, got 0 bytes",
+        "torch.distributed.DistStoreError: wait timeout after 300000ms, keys: /default_pg/0//1",
+        "jaxlib.xla_extension.XlaRuntimeError: UNAVAILABLE: the task is gone",
+        "ConnectionResetError: [Errno 104] Connection reset by peer",
+        "EOFError",
+    ],
+)
+def test_words_of_a_rank_that_misses_a_peer(last: str) -> None:
+    assert failed(TRACEBACK.replace("ValueError: bad lr 0.1 at 0x7f12", last)).about_peers
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        "ValueError: bad lr",
+        "RuntimeError: [pair.cc:446] op.preamble.length <= op.nbytes. 12 vs 8",
+        "FileNotFoundError: [Errno 2] No such file or directory: 'data.bin'",
+        "torch.OutOfMemoryError: CUDA out of memory.",
+        "windlass.core.plan.InvalidPlan: plan tensor=3 needs a multiple of 3 processes",
+    ],
+)
+def test_words_of_a_rank_with_trouble_of_its_own(last: str) -> None:
+    assert not failed(TRACEBACK.replace("ValueError: bad lr 0.1 at 0x7f12", last)).about_peers
+
+
+def test_a_watchdogs_abort_is_about_peers_and_a_crash_is_not() -> None:
+    said = "[rank0]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)\nterminate called\n"
+    assert failed(said, code=None, number=signal.SIGABRT).about_peers
+    assert not failed("double free\n", code=None, number=signal.SIGABRT).about_peers
+
+
+def test_the_traceback_itself_with_what_it_was_chained_to() -> None:
+    chained = TRACEBACK + "\nThe above exception was the direct cause of the following exception:\n\n"
+    chained += TRACEBACK.partition("\n")[2].replace("ValueError: bad lr 0.1 at 0x7f12", "RuntimeError: two\nlines")
+    text = failed("noise\n" + chained + "\nafterwards\n").traceback
+    assert text is not None
+    assert text.startswith("Traceback")
+    assert text.endswith("RuntimeError: two\nlines")
+    assert text.count("Traceback") == 2
+    assert "ValueError: bad lr" in text
+    assert failed("no traceback\n").traceback is None
+
+
+def test_a_traceback_of_a_thousand_frames_is_shortened() -> None:
+    frame = '  File "a.py", line 1, in f\n    f()\n'
+    text = failed("Traceback (most recent call last):\n" + 100 * frame + "RecursionError: too deep\n").traceback
+    assert text is not None
+    assert len(text.splitlines()) == 60
+    assert text.endswith("RecursionError: too deep")
+
+
+def test_a_rank_that_hangs_in_its_own_end_has_failed_all_the_same() -> None:
+    found = describe_unfinished(rank=2, stderr_tail=TRACEBACK.encode())
+    assert found is not None
+    assert found.message == "ValueError: bad lr 0.1 at 0x7f12 (train.py:8); rank 2 did not end by itself"
+    assert describe_unfinished(rank=2, stderr_tail=(TRACEBACK + "went on\n\nwith other things\n").encode()) is None
+    assert describe_unfinished(rank=2, stderr_tail=b"all is well\n") is None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from windlass.engines.contract import Notice, Observation, Phase
-from windlass.engines.outcomes import exit_of, is_failure, merge_usage
+from windlass.engines.outcomes import StopRest, decide_rest, exit_of, merge_usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +19,7 @@ class NodeLook:
     outcome: Mapping[str, Any] | None = None
     started_at: float | None = None
     usage: Mapping[str, Any] | None = None
+    state: str | None = None  # what its status says
 
 
 def decide_phase(looks: Sequence[NodeLook]) -> Phase:
@@ -32,8 +33,8 @@ def decide_phase(looks: Sequence[NodeLook]) -> Phase:
     return Phase.RUNNING
 
 
-def a_node_failed(looks: Sequence[NodeLook]) -> bool:
-    return any(look.outcome is not None and is_failure(look.outcome) for look in looks)
+def decide_stop(looks: Sequence[NodeLook]) -> StopRest | None:
+    return decide_rest([look.outcome for look in looks], [look.state for look in looks])
 
 
 def observe(

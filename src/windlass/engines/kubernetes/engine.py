@@ -198,11 +198,9 @@ class KubernetesEngine:
         seen = verdict.observation
         if seen.phase is Phase.ENDED:
             return seen
-        if verdict.stop_rest is not None and attempt_id not in self._stops:
+        if (rest := verdict.stop_rest) is not None and attempt_id not in self._stops:
             graces = [pod.grace_s for (id, _), pod in view.pods.items() if id == attempt_id]
-            self._ask_to_stop(
-                attempt_id, grace_s=max(graces, default=0.0), kind=StopKind.CANCELLED, reason=verdict.stop_rest
-            )
+            self._ask_to_stop(attempt_id, grace_s=max(graces, default=0.0), kind=rest.kind, reason=rest.reason)
         if view.problem is None and now > self._overdue_at.get(attempt_id, now):
             self._objects.kill(attempt_id)
             self._killed[attempt_id] = self._stops[attempt_id]

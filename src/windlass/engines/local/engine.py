@@ -12,7 +12,7 @@ from windlass.core.clock import Clock
 from windlass.core.resources import Node
 from windlass.engines.contract import CodeStore, Launch, Observation, Phase, StopKind, refuse_image
 from windlass.engines.folders.faults import explain_os_error
-from windlass.engines.folders.observing import NodeLook, a_node_failed, observe
+from windlass.engines.folders.observing import NodeLook, decide_stop, observe
 from windlass.engines.folders.plans import attempt_dir
 from windlass.engines.local.listener import Listener
 from windlass.engines.local.machine import Machine, measure_machine
@@ -174,10 +174,10 @@ class LocalEngine:
         observation = observe(looks, environment=seen.environment)
         if observation.phase is Phase.ENDED:
             seen.ended = observation
-        elif a_node_failed(looks):
+        elif (rest := decide_stop(looks)) is not None:
             pairs = zip(seen.nodes, looks, strict=True)
             left = [node for node, look in pairs if look.outcome is None and not node.is_asked_to_stop()]
-            self._stop(left, grace_s=seen.grace_s, reason="stopped because another node failed")
+            self._stop(left, grace_s=seen.grace_s, reason=rest.reason, kind=rest.kind)
         return observation
 
     def _look_at(self, node: LocalNode, asked: tuple[str, float] | None) -> NodeLook:
@@ -192,7 +192,14 @@ class LocalEngine:
         else:
             phase = Phase.STARTING if status["state"] == "starting" else Phase.RUNNING
             started_at = status["started_at"]
-        return NodeLook(log_dir=str(node.path), phase=phase, outcome=outcome, started_at=started_at, usage=node.usage())
+        return NodeLook(
+            log_dir=str(node.path),
+            phase=phase,
+            outcome=outcome,
+            started_at=started_at,
+            usage=node.usage(),
+            state=status["state"] if status is not None else None,
+        )
 
     def _will_start(self, asked: tuple[str, float] | None) -> bool:
         """Whether whoever was asked may still come to it."""

@@ -14,6 +14,7 @@ from windlass.core.errors import LaunchFailed, Unavailable
 from windlass.core.exits import ExitReason
 from windlass.core.resources import Node
 from windlass.engines.contract import EngineContext, Launch, NodeReport, Observation, Phase, StopKind, refuse_image
+from windlass.engines.outcomes import StopRest
 from windlass.engines.ray.inventory import render_inventory
 from windlass.engines.ray.link import Link
 from windlass.engines.ray.lives import decide_lives
@@ -210,10 +211,10 @@ class RayEngine:
             seen.refusal = NodeLife(life=Life.GONE, message=message)
 
     def _act(
-        self, attempt_id: str, seen: _Seen, tables: Tables | None, found: Observation, stop_rest: str | None
+        self, attempt_id: str, seen: _Seen, tables: Tables | None, found: Observation, rest: StopRest | None
     ) -> None:
-        if stop_rest is not None and not seen.rest_stopped:
-            self._book.wish_to_stop(attempt_id, grace_s=seen.grace_s, kind=StopKind.CANCELLED, reason=stop_rest)
+        if rest is not None and not seen.rest_stopped:
+            self._book.wish_to_stop(attempt_id, grace_s=seen.grace_s, kind=rest.kind, reason=rest.reason)
             seen.rest_stopped = True
         overdue = seen.kill_at is not None and time.monotonic() > seen.kill_at
         group = group_name(self._prefix, attempt_id)

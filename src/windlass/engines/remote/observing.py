@@ -10,7 +10,7 @@ from typing import Any
 from windlass.agent import outcome
 from windlass.core.exits import ExitReason
 from windlass.engines.contract import NodeReport, Notice, Observation, Phase
-from windlass.engines.outcomes import exit_of, is_failure, merge_usage
+from windlass.engines.outcomes import StopRest, decide_rest, exit_of, merge_usage
 
 
 class Life(StrEnum):
@@ -34,7 +34,7 @@ class NodeLife:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     observation: Observation
-    stop_rest: str | None = None  # why the nodes that are left should stop; None: they should not
+    stop_rest: StopRest | None = None  # what the nodes that are left should be told; None: nothing
 
 
 def stored_logs(attempt_id: str, nodes: int) -> tuple[str, ...]:
@@ -61,9 +61,8 @@ def decide_observation(
         notice=None if ended else _notice(reports, lives, known),
         detail=None if ended else _detail(lives),
     )
-    failed = next((found for found in known if is_failure(found)), None)
-    stop_rest = f"stopped because another node failed: {failed['message']}" if failed and not ended else None
-    return Verdict(observation=observation, stop_rest=stop_rest)
+    states = [report.status["state"] if report.status is not None else None for report in reports]
+    return Verdict(observation=observation, stop_rest=None if ended else decide_rest(outcomes, states))
 
 
 def _outcome(report: NodeReport, life: NodeLife, now: float) -> Mapping[str, Any] | None:

@@ -19,7 +19,7 @@ from windlass.core.resources import Node
 from windlass.engines.contract import CodeStore, EngineContext, Launch, Notice, Observation, Phase, StopKind
 from windlass.engines.folders.faults import explain_os_error
 from windlass.engines.folders.node import NodeFolder
-from windlass.engines.folders.observing import NodeLook, a_node_failed, observe
+from windlass.engines.folders.observing import NodeLook, decide_stop, observe
 from windlass.engines.slurm.attempt import SCRIPT, Attempt, load_attempt
 from windlass.engines.slurm.commands import Slurm, find_commands
 from windlass.engines.slurm.delivery import deliver_agent
@@ -222,11 +222,11 @@ class SlurmEngine:
         observation = observe(looks, environment=attempt.environment, notice=self._notice(attempt), detail=view.detail)
         if observation.phase is Phase.ENDED:
             attempt.ended = observation
-        elif a_node_failed(looks):
+        elif (rest := decide_stop(looks)) is not None:
             left = [node for node in attempt.nodes if attempt.node_end(node) is None]
             if not all(node.is_asked_to_stop() for node in left):
                 grace_s = float(attempt.plans[0]["grace_s"])
-                self._stop(attempt, grace_s=grace_s, reason="stopped because another node failed")
+                self._stop(attempt, grace_s=grace_s, reason=rest.reason, kind=rest.kind)
         return observation
 
     def _view(self, attempt: Attempt) -> JobView:
@@ -297,7 +297,14 @@ class SlurmEngine:
             phase = Phase.ABSENT
         else:
             phase = Phase.STARTING
-        return NodeLook(log_dir=str(node.path), phase=phase, outcome=end, started_at=started_at, usage=node.usage())
+        return NodeLook(
+            log_dir=str(node.path),
+            phase=phase,
+            outcome=end,
+            started_at=started_at,
+            usage=node.usage(),
+            state=status["state"] if status is not None else None,
+        )
 
     def _notice(self, attempt: Attempt) -> Notice | None:
         if not self._config.drain_is_notice:

@@ -1,0 +1,32 @@
+"""Why an attempt ends on a node: `Verdict`. The first cause stands; what follows from it does not replace it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .blame import Candidate
+
+
+class Verdict(NamedTuple):
+    reason: str
+    message: str
+    exit_code: int | None = None
+    signal_number: int | None = None
+    rank: int | None = None
+    fingerprint: str | None = None
+    about_peers: bool = False
+    traceback: str | None = None
+
+    @classmethod
+    def on(cls, found: Candidate) -> Verdict:
+        failure = found.failure
+        return cls(
+            failure.reason,
+            failure.message,
+            found.exit_code,
+            found.signal_number,
+            found.rank,
+            failure.fingerprint,
+            failure.about_peers,
+            failure.traceback,
+        )

@@ -15,8 +15,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from sqlalchemy import Connection
-
 from windlass.controller import commit
 from windlass.controller.archivist import Archivist
 from windlass.controller.collecting import commit_spooled, read_spools
@@ -32,6 +30,7 @@ from windlass.controller.decide import (
 from windlass.controller.inventory import Inventory
 from windlass.controller.launching import render_launch
 from windlass.controller.lease import LeaseLost, ShardLeases
+from windlass.controller.living import LivingBook
 from windlass.controller.polling import Poller
 from windlass.controller.recording import Recorder, Work
 from windlass.core.clock import Clock
@@ -84,9 +83,15 @@ class Controller:
         self._wake = threading.Event()
         self._stopping = threading.Event()
         # Conveniences only; losing them costs a repeated signal, an early refresh or reading a run again.
-        self._live_runs: dict[str, RunRecord] = {}
+        self._living = LivingBook()
         self._stops_sent: dict[str, StopAttempt] = {}
-        self._recorder = Recorder(db, lease, prices, lambda engine: self._inventory.why_away(engine))
+        self._recorder = Recorder(
+            db,
+            lease,
+            prices,
+            why_away=lambda engine: self._inventory.why_away(engine),
+            about_to_write=self._living.forget,
+        )
         self._poller = Poller()
         self._next_collect = 0.0
         self._pass_times_s: deque[float] = deque(maxlen=100)
@@ -168,19 +173,16 @@ class Controller:
         """Bring the record in line with what engines see, and engines in line with what the record wants."""
         now = self._clock.now()
         with self._db.read() as tx:
-            attempts = store.load_live_attempts(tx, self._lease.slots)
-            if not attempts:
-                return
-            runs = self._load_live_runs(tx)
-            earlier = {
-                a.run_id: store.load_exits(tx, runs[a.run_id]) for a in attempts if a.number > 1 and a.run_id in runs
-            }
+            living = self._living.load(tx, self._lease.slots)
+            runs = living.runs
+            attempts = [attempt for attempt in living.attempts if attempt.run_id in runs]
+            earlier = {a.run_id: store.load_exits(tx, runs[a.run_id]) for a in attempts if a.number > 1}
+        if not attempts:
+            return
         observations = self._poll(attempts)
         work: list[Work] = []
         for attempt in attempts:
-            run, seen = runs.get(attempt.run_id), observations[attempt.id]
-            if run is None:
-                continue  # changed between the two reads: the next pass sees it whole
+            run, seen = runs[attempt.run_id], observations[attempt.id]
             past = earlier.get(run.id, [])
             decisions = decide_attempt(run, attempt, seen, past, now=now, jitter=self._jitter.random())
             work.append(Work(run=run, attempt=attempt, seen=seen, decisions=decisions))
@@ -257,16 +259,6 @@ class Controller:
             store.mark_released(tx, released, now=now)
         if self._archivist is not None:
             self._archivist.nudge()
-
-    def _load_live_runs(self, tx: Connection) -> dict[str, RunRecord]:
-        """Every change of a run gives it a new version, so those that have kept theirs need not be read again: with
-        a thousand live runs, parsing their specs twice a second would take the time that requests need.
-        """
-        versions = store.load_live_versions(tx, self._lease.slots)
-        known = {run_id: run for run_id, run in self._live_runs.items() if versions.get(run_id) == run.version}
-        changed = [run_id for run_id in versions if run_id not in known]
-        self._live_runs = known | {run.id: run for run in store.load_runs(tx, changed)}
-        return self._live_runs
 
     # ---- effects -----------------------------------------------------------------------------------------------
 

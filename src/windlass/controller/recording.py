@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -45,17 +45,28 @@ class Work:
 class Recorder:
     """Not thread-safe: one controller loop owns it. What it remembers spares writing, no more."""
 
-    def __init__(self, db: Database, lease: ShardLeases, prices: PriceBook, why_away: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        db: Database,
+        lease: ShardLeases,
+        prices: PriceBook,
+        *,
+        why_away: Callable[[str], str],
+        about_to_write: Callable[[Iterable[str]], None],
+    ) -> None:
+        """`about_to_write` is told the ids of attempts whose notes and usage are about to change."""
         self._db = db
         self._lease = lease
         self._prices = prices
         self._why_away = why_away
+        self._about_to_write = about_to_write
         self._noted: dict[str, float] = {}
 
     def record(self, work: Sequence[Work], now: float) -> None:
         notes = {item.attempt.id: note for item in work if (note := self._note(item, now))}
         usages = self._usages_due(work, now)
         if notes or usages:
+            self._about_to_write([*notes, *usages])
             with self._db.write() as tx:
                 self._lease.beat(tx)
                 store.update_attempts(tx, _with_digests(tx, notes))

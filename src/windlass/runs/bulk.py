@@ -1,13 +1,22 @@
-"""Changing many rows in a few statements: one round trip for each would take most of a pass over thousands of runs."""
+"""Reading and changing many rows in a few statements: one round trip for each would take most of a pass over thousands
+of runs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Table, bindparam, update
 
 Values = Mapping[str, Any]
+_AT_ONCE = 5_000  # values in one statement; databases allow some ten thousand
+
+
+def in_parts(keys: Sequence[str]) -> Iterator[list[str]]:
+    """For `IN`; nothing at all for no keys."""
+    for begin in range(0, len(keys), _AT_ONCE):
+        yield list(keys[begin : begin + _AT_ONCE])
 
 
 def update_each(tx: Connection, table: Table, changed: Iterable[tuple[Values, Values]]) -> int:

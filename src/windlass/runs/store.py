@@ -17,7 +17,7 @@ from windlass.core.errors import Conflict
 from windlass.core.exits import Exit
 from windlass.core.ids import attempt_id, slot_of
 from windlass.core.resources import Placement
-from windlass.runs.bulk import update_each
+from windlass.runs.bulk import in_parts, update_each
 from windlass.runs.records import (
     AttemptRecord,
     RunHead,
@@ -74,15 +74,8 @@ def load_names_in(tx: Connection, states: Iterable[RunState]) -> dict[str, str]:
 
 
 def load_runs(tx: Connection, run_ids: Sequence[str]) -> list[RunRecord]:
-    rows = tx.execute(select(runs).where(runs.c.id.in_(list(run_ids))))
-    return [run_from_row(row) for row in rows]
-
-
-def load_live_versions(tx: Connection, slots: Slots = None) -> dict[str, int]:
-    """The current version of every run with a live attempt: tells whether it is still as it was loaded before."""
-    joined = runs.join(attempts, attempts.c.run_id == runs.c.id)
-    rows = tx.execute(select(runs.c.id, runs.c.version).select_from(joined).where(_live(slots)))
-    return {row.id: row.version for row in rows}
+    found = (tx.execute(select(runs).where(runs.c.id.in_(some))).all() for some in in_parts(run_ids))
+    return [run_from_row(row) for rows in found for row in rows]
 
 
 def load_page(
@@ -270,19 +263,41 @@ def load_attempts_of(tx: Connection, run_ids: Sequence[str]) -> list[AttemptReco
     return [attempt_from_row(row) for row in rows]
 
 
+def load_attempts_by_id(tx: Connection, attempt_ids: Sequence[str]) -> list[AttemptRecord]:
+    found = (tx.execute(select(attempts).where(attempts.c.id.in_(some))).all() for some in in_parts(attempt_ids))
+    return [attempt_from_row(row) for rows in found for row in rows]
+
+
+class AttemptMark(NamedTuple):
+    """Tells whether a live attempt and its run are still as they were loaded before, but for the attempt's usage and
+    the places of its logs."""
+
+    id: str
+    run_id: str
+    run_version: int
+    state: str
+    started_at: float | None
+    environment_digest: str | None
+    detail: str | None
+    unknown_since: float | None
+
+
 class UnarchivedLogs(NamedTuple):
     released_at: float
     attempt_id: str
     log_dirs: tuple[str, ...]
 
 
-def load_live_attempts(tx: Connection, slots: Slots = None) -> list[AttemptRecord]:
-    return [attempt_from_row(row) for row in tx.execute(select(attempts).where(_live(slots)))]
+def load_live_marks(tx: Connection, slots: Slots = None) -> list[AttemptMark]:
+    own = (attempts.c[name] for name in AttemptMark._fields if name not in ("run_version", "id", "run_id"))
+    joined = attempts.join(runs, attempts.c.run_id == runs.c.id)
+    query = select(attempts.c.id, attempts.c.run_id, runs.c.version, *own).select_from(joined).where(_live(slots))
+    return [AttemptMark._make(row) for row in tx.execute(query).all()]
 
 
 def load_held(tx: Connection) -> dict[str, Placement]:
     """What the live attempt of each run holds."""
-    rows = tx.execute(select(attempts.c.run_id, attempts.c.placement).where(_live(None)))
+    rows = tx.execute(select(attempts.c.run_id, attempts.c.placement).where(_live(None))).all()
     return {row.run_id: placement_from_json(row.placement) for row in rows}
 
 

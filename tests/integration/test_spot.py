@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.integration.away import Away, await_that, away
 from windlass.agent import layout, outcome, spot
 from windlass.agent.files import read_json, write_json
+from windlass.testing.servers import end_processes_of, start_server
 
 Answer = Callable[[str, str, dict[str, str]], str | None]  # method, path, headers -> text, or None for 404
 
@@ -152,3 +155,47 @@ def test_a_node_that_is_warned_saves_and_ends_preempted(nodes: Away) -> None:
     assert (ended["reason"], ended["message"]) == ("preempted", "Google takes this spot machine")
     assert nodes.texts(attempt) == ["here", "saved"]
     assert nodes.report(attempt).notice is not None
+
+
+def test_the_runs_of_a_server_s_own_machine_are_stopped_in_time_and_wait(tmp_path: Path) -> None:
+    script = (
+        "import signal, time\n"
+        "def stop(*_):\n    print('saved', flush=True); raise SystemExit\n"
+        "signal.signal(signal.SIGTERM, stop); print('here', flush=True); time.sleep(600)"
+    )
+    is_taken = threading.Event()
+
+    def answer(method: str, path: str, headers: dict[str, str]) -> str | None:
+        return gcp(method, path, headers) if is_taken.is_set() else "FALSE"
+
+    config = tmp_path / "windlass.yaml"
+    config.write_text("engines: {here: {type: local, warm: false, spot_notices: gcp}}\n")
+    home = tmp_path / "home"
+    with ExitStack() as stack:
+        url = stack.enter_context(metadata_service(answer))
+        stack.callback(end_processes_of, home)
+        environ = {spot.ENDPOINT: url, spot.EVERY: "0.05"}
+        server = start_server(home, arguments=["--config", str(config)], environ=environ)
+        stack.callback(server.kill)
+        client = stack.enter_context(server.client())
+        spec = {"command": [sys.executable, "-c", script], "code": None, "retry": {"backoff": "1s"}}
+        run = client.post("/api/runs", json={"spec": spec}).raise_for_status().json()["id"]
+
+        def lines() -> list[str]:
+            return [line["text"] for line in client.get(f"/api/runs/{run}/logs").json()["lines"]]
+
+        def attempts() -> list[dict[str, Any]]:
+            found: list[dict[str, Any]] = client.get(f"/api/runs/{run}/attempts").json()["attempts"]
+            return found
+
+        await_that(lambda: lines() == ["here"])
+        is_taken.set()
+        await_that(lambda: attempts()[0]["state"] == "ended")
+        assert attempts()[0]["exit"]["reason"] == "preempted"
+        assert lines() == ["here", "saved"]
+        told = [event["message"] for event in client.get(f"/api/runs/{run}/events").json()["events"]]
+        assert any(message.startswith("Google takes this spot machine; attempt 1 is stopped") for message in told)
+        # Nothing is placed on a machine that goes, however long that takes; if it stays after all, the run goes on.
+        assert len(attempts()) == 1
+        is_taken.clear()
+        await_that(lambda: len(attempts()) == 2 and lines() == ["here", "saved", "here"])

@@ -25,6 +25,7 @@ _PATIENCE_S = 5.0
 _MARGIN_S = 2.0  # what is left after the grace period to send the last lines
 _METADATA = "http://169.254.169.254"
 _GOOGLE = "http://metadata.google.internal"
+UNANSWERED = (OSError, http.client.HTTPException, ValueError, KeyError, TypeError)
 
 
 class Warned(NamedTuple):
@@ -39,19 +40,27 @@ def is_wanted(environ: Mapping[str, str]) -> bool:
 
 def watch(node_dir: str, environ: Mapping[str, str]) -> None:
     """Until the node has ended. A cloud that does not answer is asked again."""
-    cloud = environ[CLOUD]
-    if cloud not in _CLOUDS:
-        raise SystemExit("%s is '%s'; known: %s" % (CLOUD, cloud, ", ".join(sorted(_CLOUDS))))
-    default, ask = _CLOUDS[cloud]
-    base = environ.get(ENDPOINT, default)
     while not outcome.exists(node_dir):
         try:
-            found = ask(base)
-        except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
+            found = ask(environ)
+        except UNANSWERED:
             found = None
         if found is not None and act_on(found, node_dir, now=time.time()):
             return
-        time.sleep(float(environ.get(EVERY, _EVERY_S)))
+        time.sleep(every_s(environ))
+
+
+def ask(environ: Mapping[str, str]) -> Warned | None:
+    """What the cloud says now; None: that all is well. Raises one of UNANSWERED if it says nothing."""
+    cloud = environ[CLOUD]
+    if cloud not in _CLOUDS:
+        raise SystemExit("%s is '%s'; known: %s" % (CLOUD, cloud, ", ".join(sorted(_CLOUDS))))
+    default, question = _CLOUDS[cloud]
+    return question(environ.get(ENDPOINT, default))
+
+
+def every_s(environ: Mapping[str, str]) -> float:
+    return float(environ.get(EVERY, _EVERY_S))
 
 
 def act_on(found: Warned, node_dir: str, *, now: float) -> bool:

@@ -18,6 +18,9 @@ class LocalConfig(StrictModel):
     type: Literal["local"]
     nodes: int = Field(1, ge=1, le=64, description="virtual nodes that the machine is divided into")
     warm: bool = Field(True, description="keep interpreters with PyTorch loaded")
+    spot_notices: Literal["aws", "gcp", "azure"] | None = Field(
+        None, description="whose machine this is, if it can be taken away: it is asked for its notices"
+    )
 
 
 EngineConfig = Annotated[LocalConfig | RayConfig | SlurmConfig | KubernetesConfig, Field(discriminator="type")]

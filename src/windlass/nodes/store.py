@@ -6,10 +6,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, and_, delete, func, insert, or_, select, tuple_, update
 
 from windlass.agent import outcome
 from windlass.nodes.tables import attempt_nodes
+from windlass.runs.tables import attempts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +132,19 @@ def close(tx: Connection, attempt_id: str, *, now: float) -> None:
         # What its owner gave it is not kept longer than needed; what it ran with is part of the run's record by now.
         .values(closed_at=now, plan={}, secrets=None, environment=None, usage=None)
     )
+
+
+def delete_nodes(tx: Connection, *, before: float, limit: int) -> int:
+    """Of attempts that were closed before that time, or released without it, because their engine is configured no
+    more. How many; a relay that still comes hears that it is over, as it would have."""
+    columns = attempt_nodes.c
+    released = select(attempts.c.id).where(attempts.c.released_at < before)
+    old = or_(columns.closed_at < before, and_(columns.closed_at.is_(None), columns.attempt_id.in_(released)))
+    found = tx.execute(select(columns.attempt_id, columns.node_rank).where(old).limit(limit)).all()
+    if found:
+        key = tuple_(columns.attempt_id, columns.node_rank)
+        tx.execute(delete(attempt_nodes).where(key.in_([tuple(row) for row in found])))
+    return len(found)
 
 
 def count_open(tx: Connection) -> int:

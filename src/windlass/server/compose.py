@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from fastapi import FastAPI
 
@@ -28,8 +29,11 @@ from windlass.runs.sealing import Seal
 from windlass.runs.service import RunService
 from windlass.server import engines as configured
 from windlass.server.homefolder import load_token
+from windlass.server.retention import Retention
 from windlass.server.settings import Role, Settings
 from windlass.wire.checks import CheckView
+from windlass.wire.engines import LocalConfig
+from windlass.wire.slurm import SlurmConfig
 
 OpenEngines = Callable[[Callable[[], None]], Mapping[str, Engine]]
 
@@ -40,6 +44,7 @@ class Parts:
     services: Services
     app: FastAPI | None
     controller: Controller | None
+    retention: Retention | None = None
 
 
 def compose(settings: Settings, *, open_engines: OpenEngines | None = None, clock: Clock | None = None) -> Parts:
@@ -107,7 +112,18 @@ def compose(settings: Settings, *, open_engines: OpenEngines | None = None, cloc
         pass_times_s=controller.pass_times_s if controller else lambda: (),
     )
     app = create_app(services) if settings.role is not Role.CONTROLLER else None
-    return Parts(db=db, services=services, app=app, controller=controller)
+    retention = None
+    if settings.role is not Role.API:
+        retention = Retention(db, clock, roots=_roots(settings), keep_s=settings.keep_s)
+    return Parts(db=db, services=services, app=app, controller=controller, retention=retention)
+
+
+def _roots(settings: Settings) -> list[Path]:
+    """Where engines keep the folders of attempts."""
+    engines = settings.engines.values()
+    local = {settings.home for engine in engines if isinstance(engine, LocalConfig)}
+    shared = {engine.shared_dir for engine in engines if isinstance(engine, SlurmConfig)}
+    return sorted(root.absolute() for root in local | shared)
 
 
 def open_configured(

@@ -91,11 +91,22 @@ def _controller_running(parts: Parts) -> Iterator[None]:
     controller.activate()  # nodes are known before the first submission; a standby just waits
     thread = threading.Thread(target=controller.run_forever, name="controller", daemon=True)
     thread.start()
+    with _clearing_away(parts):
+        try:
+            yield
+        finally:
+            controller.stop()
+            thread.join(timeout=10)
+
+
+@contextlib.contextmanager
+def _clearing_away(parts: Parts) -> Iterator[None]:
+    assert parts.retention is not None
+    parts.retention.start()
     try:
         yield
     finally:
-        controller.stop()
-        thread.join(timeout=10)
+        parts.retention.stop()
 
 
 def _run_controller_only(parts: Parts, announce: Callable[[str], None]) -> int:
@@ -104,7 +115,8 @@ def _run_controller_only(parts: Parts, announce: Callable[[str], None]) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: controller.stop())
     announce("controller")
-    controller.run_forever()
+    with _clearing_away(parts):
+        controller.run_forever()
     parts.db.close()
     return 0
 

@@ -39,6 +39,7 @@ class Settings:
     prices: PriceBook = field(default_factory=PriceBook)
     controller: ControllerSection = field(default_factory=ControllerSection)
     archive_logs: bool = False  # to the blobs, once an attempt is over
+    keep_s: float = 604_800.0  # folders whose logs are archived, and reports of nodes
 
     @classmethod
     def from_environ(
@@ -88,6 +89,7 @@ class Settings:
             prices=_prices(config),
             controller=config.controller,
             archive_logs=_archives(config),
+            keep_s=config.logs.keep,
         )
 
 

@@ -20,6 +20,7 @@ Seconds = Annotated[float, BeforeValidator(parse_duration)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,31}$")]
 ProjectName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_SHORTEST_LEASE_S = 3.0
 _HTTP = re.compile(r"^https?://[^/\s]+(/[^\s?#]*)?$")
 _BLOBS = re.compile(r"^(file:///\S*|(s3|gs|az)://[^/\s]+(/\S*)?|memory://)$")
 
@@ -114,6 +115,11 @@ class LogsSection(StrictModel):
         Archive.AUTO,
         description="move them to the blobs once an attempt is over: auto (if those are in a bucket), always, never",
     )
+    keep: Seconds = Field(
+        604_800.0,
+        description="how long folders of attempts stay after their logs were moved, and reports of nodes after their "
+        "end (7 days); what was not moved stays",
+    )
 
 
 class ProjectSection(StrictModel):
@@ -138,9 +144,19 @@ class ControllerSection(StrictModel):
         1,
         ge=1,
         le=64,
-        description="parts of the runs that controllers share among them",
+        description="parts of the runs that controllers share among them; changed by stopping them all first",
     )
-    lease: Seconds = Field(5.0, ge=1, le=300, description="silence after which another controller takes over")
+    lease: Seconds = Field(5.0, le=300, description="silence after which another controller takes over; 3s or more")
+
+    @field_validator("lease")
+    @classmethod
+    def _outlasts_a_pass(cls, lease: float) -> float:
+        if lease < _SHORTEST_LEASE_S:
+            raise ValueError(
+                f"{lease:g} s is too short: a controller writes about once a second, and one that is only busy would "
+                f"be replaced; give {_SHORTEST_LEASE_S:g}s or more"
+            )
+        return lease
 
 
 def _local_only() -> dict[str, EngineConfig]:

@@ -108,6 +108,7 @@ EXAMPLES: dict[str, Any] = {
     "blobs.timeout": 7.0,
     "blobs.retries": 1,
     "logs.archive": "never",
+    "logs.keep": 3600.0,
     "engines": {"here": {"type": "local", "nodes": 2, "warm": False}},
     "projects": {"vision": {"engines": ["local"]}},
     "default_engines": ["local"],
@@ -148,7 +149,7 @@ def test_the_older_variables_go_on_working(tmp_path: Path) -> None:
     }
     text = "engines: {a: {type: local, nodes: 2}, b: {type: slurm, shared_dir: /s}}\nprices: {cpu: 1}\n"
     config = loaded(tmp_path, text, environ)
-    assert config.engines["a"].model_dump() == {"type": "local", "nodes": 3, "warm": False}
+    assert config.engines["a"].model_dump() == {"type": "local", "nodes": 3, "warm": False, "spot_notices": None}
     assert (config.prices.cpu, config.prices.gpu) == (0.5, {"h100": 1.0})
 
 
@@ -186,6 +187,7 @@ def test_the_file_is_found_by_option_variable_or_in_the_home(tmp_path: Path) -> 
         ("engines:\n  a:\n    type: local\n    node: 2\n", "config.yaml:4: unknown key `engines.a.node`; did you mean"),
         ("engines: {}\n", "config.yaml:1: `engines`: dictionary should have at least 1 item"),
         ("default_engines: [slurm]\n", "`default_engines`: there is no engine 'slurm'; known: local"),
+        ("controller:\n  lease: 1s\n", "config.yaml:2: `controller.lease`: 1 s is too short: a controller writes"),
         ("- a\n", "config.yaml:1: a config is a mapping of keys, not list"),
         ("server: {}\nserver: {}\n", "config.yaml:2: key `server` is given twice; first on line 1"),
         ("server: [\n", "config.yaml:2: not YAML"),

@@ -220,8 +220,8 @@ def _mapping(text: str) -> Mapping[str, Any]:
             raise InvalidPlan(f"the plan is not JSON: {error}") from None
         return dict(loaded)
     pairs = [part.strip().partition("=") for part in text.split(",") if part.strip()]
-    # A flag may stand alone: `tensor=2,sequence`.
-    return {name.strip(): word.strip() if equals else True for name, equals, word in pairs}
+    # A flag may stand alone, and so may what has no number: `tensor=2,sequence`, `data,accumulate=4`.
+    return {name.strip(): word.strip() if equals else name.strip() != "data" or None for name, equals, word in pairs}
 
 
 def _value(name: str, raw: Any) -> Any:

@@ -18,7 +18,17 @@ from windlass.job.session import Params, Session, session
 
 # What loads torch, and the module it comes from.
 _ON_FIRST_USE: dict[str, str] = {
+    "Callback": "windlass.job.trainer",
+    "Cut": "windlass.job.parallel.split",
+    "Parallel": "windlass.job.parallel.parallelize",
+    "Process": "windlass.job.process",
+    "Split": "windlass.job.parallel.split",
+    "Trainer": "windlass.job.trainer",
+    "init": "windlass.job.process",
     "loader": "windlass.job.prefetch",
+    "optimizer": "windlass.job.parallel.optimizer",
+    "parallelize": "windlass.job.parallel.parallelize",
+    "profile": "windlass.job.accounting.profiling",
     "steps": "windlass.job.accounting.meter",
 }
 
@@ -28,6 +38,7 @@ __all__ = [
     "Params",
     "Plan",
     "Session",
+    "alert",
     "flush",
     "last",
     "log",
@@ -38,7 +49,17 @@ __all__ = [
 
 if TYPE_CHECKING:
     from windlass.job.accounting.meter import steps as steps
+    from windlass.job.accounting.profiling import profile as profile
+    from windlass.job.parallel.optimizer import optimizer as optimizer
+    from windlass.job.parallel.parallelize import Parallel as Parallel
+    from windlass.job.parallel.parallelize import parallelize as parallelize
+    from windlass.job.parallel.split import Cut as Cut
+    from windlass.job.parallel.split import Split as Split
     from windlass.job.prefetch import loader as loader
+    from windlass.job.process import Process as Process
+    from windlass.job.process import init as init
+    from windlass.job.trainer import Callback as Callback
+    from windlass.job.trainer import Trainer as Trainer
 
     params: Params
     plan: Plan | str
@@ -59,6 +80,13 @@ def log(step: int | None = None, *, total: int | None = None, **metrics: Any) ->
     is no metric name and TypeError for a value that is no number.
     """
     session().log(step, total, metrics)
+
+
+def alert(kind: str, message: str, *, step: int | None = None) -> None:
+    """Have people know of something, such as `alert("nan", "the loss is no number", step=7)`: it becomes an event of
+    the run. Of one kind a few at once and then one a minute; what is held back is counted. Outside a run it is printed.
+    """
+    session().alert(kind, message, step)
 
 
 def flush() -> None:

@@ -1,0 +1,130 @@
+"""Copies of a model and the division of their state: DDP for plain copies, FSDP2 for everything else.
+
+DDP beside tensor or pipeline parallelism fails or, worse, is silently wrong; FSDP over one part is plain copying there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from windlass.core.plan import Plan
+from windlass.job.parallel.compress import apply_compression
+from windlass.job.parallel.mesh import copies_mesh, group_of
+from windlass.job.parallel.precision import compute_dtype
+
+
+class Copies(Protocol):
+    """One part of the model as the step sees it."""
+
+    casts: bool  # by itself to the plan's precision; if not, it wants autocast around it
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any: ...
+
+    def microbatch(self, *, last: bool) -> contextlib.AbstractContextManager[Any]:
+        """Around forward and backward of one microbatch: gradients are exchanged as late as the plan allows."""
+
+
+def apply_copies(part: nn.Module, blocks: list[nn.Module], plan: Plan, mesh: DeviceMesh | None) -> Copies:
+    if mesh is None:
+        return Alone(part)
+    if uses_ddp(plan):
+        return Replicas(part, plan, mesh)
+    # With one copy there is nothing to exchange, but half precision still wants its casts: autocast knows no DTensor.
+    if plan.copies > 1 or compute_dtype(plan.precision) is not None:
+        return Shards(part, blocks, plan, mesh)
+    return Alone(part)
+
+
+def uses_ddp(plan: Plan) -> bool:
+    return plan.copies > 1 and plan.shard == plan.tensor == plan.pipeline == 1
+
+
+class Alone:
+    casts = False
+
+    def __init__(self, part: nn.Module) -> None:
+        self._part = part
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self._part(*args, **kwargs)
+
+    def microbatch(self, *, last: bool) -> contextlib.AbstractContextManager[Any]:
+        del last
+        return contextlib.nullcontext()
+
+
+class Replicas:
+    casts = False
+
+    def __init__(self, part: nn.Module, plan: Plan, mesh: DeviceMesh) -> None:
+        device = next(part.parameters()).device
+        group = group_of(mesh, "data")
+        self._ddp = DistributedDataParallel(
+            part,
+            device_ids=[device] if device.type == "cuda" else None,
+            process_group=group,
+            gradient_as_bucket_view=True,  # one gradient in memory instead of two
+        )
+        if plan.compress is not None:
+            apply_compression(self._ddp, plan.compress, group)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self._ddp(*args, **kwargs)
+
+    def microbatch(self, *, last: bool) -> contextlib.AbstractContextManager[Any]:
+        return contextlib.nullcontext() if last else self._ddp.no_sync()
+
+
+class Shards:
+    """FSDP2 over data × shard, each block a unit. What stays whole, and for how long, is the plan's `zero`."""
+
+    casts = True
+
+    def __init__(self, part: nn.Module, blocks: list[nn.Module], plan: Plan, mesh: DeviceMesh) -> None:
+        self._plan = plan
+        dtype = compute_dtype(plan.precision)
+        options: dict[str, Any] = {
+            "mesh": copies_mesh(mesh, plan),
+            "mp_policy": MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32 if dtype else None),
+            "offload_policy": CPUOffloadPolicy(pin_memory=torch.cuda.is_available())
+            if plan.offload
+            else OffloadPolicy(),
+            "reshard_after_forward": divides_parameters(plan),
+        }
+        for block in blocks:
+            fully_shard(block, **options)
+        self._part = part
+        self._root: FSDPModule = fully_shard(part, **options)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self._part(*args, **kwargs)
+
+    @contextlib.contextmanager
+    def microbatch(self, *, last: bool) -> Iterator[None]:
+        self._root.set_is_last_backward(last)
+        if not divides_parameters(self._plan):
+            self._root.set_reshard_after_backward(last)
+        if divides_gradients(self._plan):
+            # Between the copies once a step is enough.
+            self._root.set_requires_all_reduce(last)
+        else:
+            self._root.set_requires_gradient_sync(last)
+        yield
+
+
+def divides_parameters(plan: Plan) -> bool:
+    """Whether parameters are whole only while a block works with them."""
+    return plan.shard > 1 and plan.zero == 3
+
+
+def divides_gradients(plan: Plan) -> bool:
+    """Whether gradients are divided after every microbatch, or are whole until the last one's."""
+    return plan.shard > 1 and plan.zero >= 2

@@ -1,0 +1,148 @@
+"""The optimizer of a parallel model: one norm of the gradient decides on clipping, loss scale and skipping."""
+
+from __future__ import annotations
+
+import inspect
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from windlass.core.plan import OnNan
+from windlass.job.parallel.norm import gradient_norm, local_gradients, settle_gradients
+from windlass.job.parallel.parallelize import Parallel
+from windlass.job.session import session
+
+
+class GradientNotANumber(FloatingPointError):
+    """The plan says `on_nan: stop`, and a step's gradient was no number. Raised by every process at the same step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepReport:
+    grad_norm: Tensor  # of the whole gradient before clipping, on the device
+    skipped: bool  # the parameters stayed as they were
+    loss_scale: float | None  # that this step's loss had; None without fp16
+
+
+def optimizer(
+    parallel: Parallel,
+    kind: type[torch.optim.Optimizer] = torch.optim.AdamW,
+    *,
+    params: Iterable[nn.Parameter] | Iterable[Mapping[str, Any]] | None = None,
+    **options: Any,
+) -> Optimizer:
+    """`kind` over the model's parameters, or over `params` (or groups of them) with options of their own.
+
+    Fused where `kind` can be, unless `options` say otherwise.
+    """
+    chosen = list(params) if params is not None else list(parallel.parameters())
+    groups = [dict(group) if isinstance(group, Mapping) else {"params": [group]} for group in chosen]
+    if groups and not any(isinstance(group, Mapping) for group in chosen):
+        groups = [{"params": chosen}]
+    groups = [part for group in groups for part in _by_mesh(group)]
+    if "fused" not in options and "foreach" not in options and _fuses(kind, groups):
+        options["fused"] = True
+    return Optimizer(parallel, kind(groups, **options))
+
+
+class Optimizer:
+    """`inner` is the real one, for schedules and whatever else asks for a torch optimizer."""
+
+    def __init__(self, parallel: Parallel, inner: torch.optim.Optimizer) -> None:
+        self.parallel = parallel
+        self.inner = inner
+        self._parameters: list[nn.Parameter] = [p for group in inner.param_groups for p in group["params"]]
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        return self.inner.param_groups
+
+    @torch.no_grad()
+    def step(self) -> StepReport:
+        """Apply the gradients that `parallel.step` left.
+
+        Without fp16 and with `on_nan: go_on` the host waits for nothing; else it reads the norm.
+        """
+        plan, scale = self.parallel.plan, self.parallel.loss_scale
+        settle_gradients(self._parameters)
+        norm = gradient_norm(self._parameters, plan, self.parallel.device)
+        factor = None if scale is None else 1.0 / scale.value
+        if factor is not None:
+            norm = norm * factor
+        used = None if scale is None else scale.value
+        if not self._should_apply(norm):
+            return StepReport(grad_norm=norm, skipped=True, loss_scale=used)
+        self._shrink(norm, factor)
+        self.inner.step()
+        return StepReport(grad_norm=norm, skipped=False, loss_scale=used)
+
+    def zero_grad(self) -> None:
+        self.inner.zero_grad(set_to_none=True)
+
+    def state_dict(self) -> dict[str, Any]:
+        scale = self.parallel.loss_scale
+        extra = {} if scale is None else {"loss_scale": (scale.value, scale.good_steps)}
+        return {"optimizer": self.inner.state_dict(), **extra}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.inner.load_state_dict(state["optimizer"])
+        scale = self.parallel.loss_scale
+        if scale is not None and "loss_scale" in state:
+            scale.value, scale.good_steps = state["loss_scale"]
+
+    def _should_apply(self, norm: Tensor) -> bool:
+        plan, scale = self.parallel.plan, self.parallel.loss_scale
+        if scale is None and plan.on_nan is OnNan.GO_ON:
+            return True
+        finite = bool(torch.isfinite(norm))
+        if scale is not None:
+            # With a scale that can still fall, an overflow is how its limit is found, and no news.
+            expected = scale.value > 1.0
+            scale.update(overflow=not finite)
+            if finite or expected:
+                return finite
+        if finite:
+            return True
+        message = f"the norm of the gradient is {float(norm)}"
+        alert = getattr(session(), "alert", None)
+        if alert is not None:
+            alert("nan", f"{message}; on_nan={plan.on_nan}")
+        if plan.on_nan is OnNan.STOP:
+            raise GradientNotANumber(f"{message}, and the plan says on_nan=stop; options: go_on, skip")
+        return plan.on_nan is OnNan.GO_ON
+
+    def _shrink(self, norm: Tensor, factor: float | None) -> None:
+        """Undo the loss scale and clip, in one pass over the gradients."""
+        clip = self.parallel.plan.clip
+        if clip is None and factor is None:
+            return
+        gradients = local_gradients(self._parameters)
+        by: Tensor | float = 1.0 if factor is None else factor
+        if clip is not None:
+            by = (clip / (norm + 1e-6)).clamp(max=1.0) * by
+        if isinstance(by, Tensor) and gradients and gradients[0].device != by.device:
+            by = by.to(gradients[0].device)  # offloaded
+        torch._foreach_mul_(gradients, by)
+
+
+def _by_mesh(group: dict[str, Any]) -> list[dict[str, Any]]:
+    """The same group in parts that one fused or foreach call can take: of one mesh each, or of none."""
+    kinds: dict[Any, list[Tensor]] = defaultdict(list)
+    params = group["params"]
+    for parameter in [params] if isinstance(params, Tensor) else params:
+        kinds[parameter.device_mesh if isinstance(parameter, DTensor) else None].append(parameter)
+    return [{**group, "params": params} for params in kinds.values()]
+
+
+def _fuses(kind: type[torch.optim.Optimizer], groups: list[dict[str, Any]]) -> bool:
+    if "fused" not in inspect.signature(kind).parameters:
+        return False
+    parameters = [p for group in groups for p in group["params"]]
+    if any(isinstance(p, DTensor) for p in parameters) and kind not in (torch.optim.Adam, torch.optim.AdamW):
+        return False  # DTensor knows Adam's fused kernels only
+    return all(p.is_floating_point() and p.device.type in ("cpu", "cuda") for p in parameters)

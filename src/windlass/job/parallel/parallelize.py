@@ -1,0 +1,208 @@
+"""`parallelize`: a plain model becomes a `Parallel` one, spread over the processes of the run as its plan says.
+
+The model knows nothing of it. Order matters: cut into stages, divide products, recompute, compile, then copy and shard.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.nn import functional
+
+from windlass.core.plan import InvalidPlan, Plan, Precision
+from windlass.job.parallel.agreement import agree_on_batch, agree_on_model, share_weights
+from windlass.job.parallel.choice import choose
+from windlass.job.parallel.copies import Copies, apply_copies
+from windlass.job.parallel.mesh import build_mesh, place_of
+from windlass.job.parallel.pipeline import Loss, Pipeline
+from windlass.job.parallel.precision import LossScale, autocast, check_precision
+from windlass.job.parallel.recompute import apply_recompute
+from windlass.job.parallel.split import Split
+from windlass.job.parallel.stages import check_stages, cut_stage, stages_of
+from windlass.job.parallel.tensor import apply_tensor, check_tensor
+from windlass.job.parallel.units import blocks_of, split_of
+from windlass.job.process import Process, init
+from windlass.job.session import session
+
+
+def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """The mean over all places, of classes in the last dimension."""
+    return functional.cross_entropy(logits.flatten(0, -2).float(), targets.flatten())
+
+
+def parallelize(
+    model: nn.Module,
+    plan: Plan | str | Mapping[str, Any] | None = None,
+    *,
+    loss: Loss = cross_entropy,
+) -> Parallel:
+    """Spread `model` over the processes of the run; `plan` is the run's own unless given here, `auto` lets it choose.
+
+    Every process must call it, with the same model. Raises InvalidPlan, before anything is exchanged, if the plan does
+    not fit the number of processes, the model or the device. `loss` is a mean over the samples it is given.
+    """
+    process = init()
+    split = split_of(model)
+    sized = choose(plan if plan is not None else session().plan, model, split, process)
+    check(sized, model, split, process.device)
+    return Parallel(model, sized, split, process, loss)
+
+
+def check(plan: Plan, model: nn.Module, split: Split, device: torch.device) -> None:
+    """InvalidPlan if the sized plan does not fit this model on this device."""
+    plan.check_model(split.shape)
+    check_stages(model, split, plan)
+    check_tensor(model, split, plan)
+    check_precision(plan.precision, device)
+
+
+class Parallel:
+    """A model spread over processes. `parts` are what this one has of it: several when a pipeline is interleaved."""
+
+    def __init__(self, model: nn.Module, plan: Plan, split: Split, process: Process, loss: Loss) -> None:
+        self.plan = plan
+        self.split = split
+        self.device = process.device
+        place = place_of(process.rank, plan)
+        self.data_rank, self.data_world = place.data_rank, place.data_world
+        self.loss_scale = LossScale() if plan.precision is Precision.FP16 else None
+        self._loss = loss
+        self._checked = False
+        agree_on_model(model, plan)
+        model.to(self.device)
+        self.mesh: DeviceMesh | None = build_mesh(plan, self.device.type)
+        share_weights(model, plan)
+        stages = stages_of(place.pipeline, plan)
+        whole = plan.pipeline == 1
+        self.parts = [model] if whole else [cut_stage(model, split, s, plan.total_stages) for s in stages]
+        self._copies = [self._apply(part) for part in self.parts]
+        self._pipeline: Pipeline | None = None
+        if not whole:
+            assert self.mesh is not None
+            self._pipeline = Pipeline(self.parts, place.pipeline, plan, self.mesh, self.device, self._share_of_loss)
+        seed = session().seed
+        if seed is not None:
+            # Weights were drawn from the same numbers everywhere; what is random from here on differs between copies.
+            torch.manual_seed(seed + 1 + self.data_rank)
+
+    def _apply(self, part: nn.Module) -> Copies:
+        plan = self.plan
+        blocks = blocks_of(part, self.split)
+        if plan.tensor > 1:
+            assert self.mesh is not None
+            apply_tensor(part, self.split, self.mesh["tensor"], sequence=plan.sequence)
+        apply_recompute(blocks, plan.activation_checkpoint)
+        if plan.compile:
+            _compile(part, blocks, plan)
+        return apply_copies(part, blocks, plan, self.mesh)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The whole model's output. With a pipeline no process has that: use `step` and `evaluate`."""
+        if self._pipeline is not None:
+            raise InvalidPlan(
+                f"the model is cut into a pipeline of {self.plan.pipeline}, so no process can run all of it; "
+                "use step(inputs, targets) and evaluate(inputs, targets), or pipeline=1"
+            )
+        with self._casts():
+            return self._copies[0].forward(*args, **kwargs)
+
+    def step(self, inputs: Any, targets: Any) -> Tensor:
+        """Forward and backward of this process's part of a batch; gradients are means over the whole batch.
+
+        The mean loss of the whole batch, on the device, without waiting for it.
+        """
+        self._check_batch(inputs, targets)
+        inputs, targets = self._here(inputs), self._here(targets)
+        if self._pipeline is not None:
+            losses = self._pipeline.step(inputs, targets)
+            return self._mean(losses, scaled=True)
+        copies, count = self._copies[0], self.plan.accumulate
+        losses = []
+        for number, (x, y) in enumerate(zip(_chunks(inputs, count), _chunks(targets, count), strict=True)):
+            with copies.microbatch(last=number == count - 1):
+                with self._casts():
+                    output = copies.forward(x)
+                loss = self._share_of_loss(output, y)
+                del output
+                loss.backward()  # type: ignore[no-untyped-call]
+                losses.append(loss.detach())
+        return self._mean(losses, scaled=True)
+
+    @torch.no_grad()
+    def evaluate(self, inputs: Any, targets: Any) -> Tensor:
+        """The mean loss of the whole batch without gradients."""
+        inputs, targets = self._here(inputs), self._here(targets)
+        training = [part.training for part in self.parts]
+        for part in self.parts:
+            part.eval()
+        try:
+            if self._pipeline is not None:
+                return self._mean(self._pipeline.evaluate(inputs, targets), scaled=True)
+            with self._casts():
+                output = self._copies[0].forward(inputs)
+            with autocast(self.plan.precision, self.device):
+                return self._mean([self._loss(output, targets)], scaled=False)
+        finally:
+            for part, was in zip(self.parts, training, strict=True):
+                part.train(was)
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        for _, parameter in self.named_parameters():
+            yield parameter
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """This process's parameters, under the names that they have in the model."""
+        for part in self.parts:
+            yield from part.named_parameters()
+
+    def _casts(self) -> contextlib.AbstractContextManager[Any]:
+        return contextlib.nullcontext() if self._copies[0].casts else autocast(self.plan.precision, self.device)
+
+    def _share_of_loss(self, output: Any, targets: Any) -> Tensor:
+        """What one microbatch adds to the mean, with the loss scale on it."""
+        with autocast(self.plan.precision, self.device):
+            loss = self._loss(output, targets)
+        return loss * ((self.loss_scale.value if self.loss_scale else 1.0) / self.plan.accumulate)
+
+    def _mean(self, losses: list[Tensor], *, scaled: bool) -> Tensor:
+        """Over the whole batch, on every process; the processes before a pipeline's last stage know of none."""
+        if losses:
+            mean = torch.stack([loss.detach().float() for loss in losses]).sum()
+            if scaled and self.loss_scale is not None:
+                mean = mean / self.loss_scale.value
+        else:
+            mean = torch.zeros((), device=self.device)
+        if self.plan.copies * self.plan.pipeline > 1:
+            mean = mean / (self.plan.copies * self.plan.tensor)
+            dist.all_reduce(mean)
+        return mean
+
+    def _check_batch(self, inputs: Any, targets: Any) -> None:
+        for what, value in (("inputs", inputs), ("targets", targets)):
+            if isinstance(value, Tensor) and value.shape[0] % self.plan.accumulate:
+                raise InvalidPlan(
+                    f"the {what} of this process have {value.shape[0]} samples, which accumulate="
+                    f"{self.plan.accumulate} does not divide"
+                )
+        if not self._checked:
+            agree_on_batch(inputs, targets, self.plan)
+            self._checked = True
+
+    def _here(self, value: Any) -> Any:
+        return value.to(self.device, non_blocking=True) if isinstance(value, Tensor) else value
+
+
+def _chunks(value: Any, count: int) -> list[Any]:
+    return [value] if count == 1 else list(value.chunk(count))
+
+
+def _compile(part: nn.Module, blocks: list[nn.Module], plan: Plan) -> None:
+    """Block by block, so that one small program serves all of them; whole where nothing is exchanged on the way."""
+    for module in [part] if plan.world_size == 1 or not blocks else blocks:
+        module.forward = torch.compile(module.forward)

@@ -1,0 +1,103 @@
+"""Pipeline parallelism: the stages of one process and the order in which they work through the microbatches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
+
+from windlass.core.plan import Plan, Schedule
+from windlass.job.parallel.copies import divides_gradients, divides_parameters
+from windlass.job.parallel.mesh import group_of
+from windlass.job.parallel.stages import stages_of
+
+Loss = Callable[[Any, Any], Tensor]
+
+
+class Pipeline:
+    """This process's stages. `loss` must be such that the sum over microbatches is that of the whole batch."""
+
+    def __init__(
+        self, parts: Sequence[nn.Module], place: int, plan: Plan, mesh: DeviceMesh, device: torch.device, loss: Loss
+    ) -> None:
+        self._plan = plan
+        self._parts = parts
+        numbers = stages_of(place, plan)
+        self.is_first = numbers[0] == 0
+        self.is_last = numbers[-1] == plan.total_stages - 1
+        self._stages: list[Any] = [
+            PipelineStage(
+                _Opaque(part) if divides_gradients(plan) else part,
+                number,
+                plan.total_stages,
+                device,
+                group=group_of(mesh, "pipeline"),
+            )
+            for number, part in zip(numbers, parts, strict=True)
+        ]
+        self._loss = loss
+        # One for each shape: its buffers for what comes from other stages are made once.
+        self._schedules: dict[Any, Any] = {}
+
+    def step(self, inputs: Any, targets: Any) -> list[Tensor]:
+        """Forward and backward of all microbatches; the losses, on the last stage's process."""
+        losses: list[Tensor] = []
+        schedule = self._schedule(("step", _shape(inputs)))
+        schedule.step(
+            *((inputs,) if self.is_first else ()), target=targets if self.is_last else None, losses=losses, **_QUIET
+        )
+        if not divides_parameters(self._plan):
+            for part in self._parts:
+                if isinstance(part, FSDPModule):
+                    part.reshard()
+        return losses
+
+    @torch.no_grad()
+    def evaluate(self, inputs: Any, targets: Any) -> list[Tensor]:
+        losses: list[Tensor] = []
+        schedule = self._schedule(("evaluate", _shape(inputs)))
+        schedule.eval(*((inputs,) if self.is_first else ()), target=targets if self.is_last else None, losses=losses)
+        return losses
+
+    def _schedule(self, key: Any) -> Any:
+        if key not in self._schedules:
+            if len(self._schedules) >= 2:
+                self._schedules.clear()
+            self._schedules[key] = self._build()
+        return self._schedules[key]
+
+    def _build(self) -> Any:
+        count = self._plan.accumulate
+        # The loss is already a mean over the microbatches.
+        options: dict[str, Any] = {"loss_fn": self._loss, "scale_grads": False}
+        if self._plan.schedule is Schedule.INTERLEAVED:
+            return ScheduleInterleaved1F1B(self._stages, count, **options)
+        # With fewer microbatches than stages there is no steady state to alternate in, and both orders are the same.
+        if self._plan.schedule is Schedule.GPIPE or count < self._plan.pipeline:
+            return ScheduleGPipe(self._stages[0], count, **options)
+        return Schedule1F1B(self._stages[0], count, **options)
+
+
+class _Opaque(nn.Module):
+    """Hides FSDP from the pipeline, which would keep gradients whole until the last microbatch."""
+
+    def __init__(self, part: nn.Module) -> None:
+        super().__init__()
+        self.part = part
+        if isinstance(part, FSDPModule):
+            part.set_is_last_backward(True)
+
+    def forward(self, *args: Any) -> Any:
+        return self.part(*args)
+
+
+_QUIET: dict[str, Any] = {"return_outputs": False}  # nobody wants the logits of a whole batch
+
+
+def _shape(value: Any) -> Any:
+    return tuple(value.shape) if isinstance(value, Tensor) else None

@@ -1,0 +1,62 @@
+"""Half precision: the types that a plan computes with, and the loss scale that keeps fp16 gradients above zero."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from windlass.core.plan import InvalidPlan, Precision
+
+_FIRST_SCALE = 2.0**16
+_GROW_AFTER = 2000  # steps without an overflow
+_LARGEST_SCALE = 2.0**24
+
+
+def compute_dtype(precision: Precision) -> torch.dtype | None:
+    """The type of products; None where it is that of the parameters."""
+    match precision:
+        case Precision.FP32:
+            return None
+        case Precision.FP16:
+            return torch.float16
+        case Precision.BF16 | Precision.FP8:
+            return torch.bfloat16
+
+
+def autocast(precision: Precision, device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    dtype = compute_dtype(precision)
+    return contextlib.nullcontext() if dtype is None else torch.autocast(device.type, dtype)
+
+
+def check_precision(precision: Precision, device: torch.device) -> None:
+    """InvalidPlan where the device has no such arithmetic."""
+    if precision is not Precision.FP8:
+        return
+    has = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 9)
+    if not has:
+        name = torch.cuda.get_device_name(device) if device.type == "cuda" else "a CPU"
+        raise InvalidPlan(
+            f"precision=fp8 needs a GPU with 8-bit products (Ada, Hopper or later), and this process has {name}; "
+            "options: bf16, fp16, fp32"
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class LossScale:
+    """What the loss is multiplied by before the backward pass. Halved by an overflow, doubled after many good steps."""
+
+    value: float = _FIRST_SCALE
+    good_steps: int = 0
+
+    def update(self, *, overflow: bool) -> None:
+        if overflow:
+            self.value = max(1.0, self.value / 2)
+            self.good_steps = 0
+            return
+        self.good_steps += 1
+        if self.good_steps >= _GROW_AFTER:
+            self.value = min(_LARGEST_SCALE, self.value * 2)
+            self.good_steps = 0

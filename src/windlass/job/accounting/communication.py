@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
@@ -33,6 +34,7 @@ class Sampler:
         self._last_end = time.perf_counter()
         self.shares: Shares | None = None
         self.cost_s = 0.0  # of all measured steps together
+        _samplers.add(self)
 
     def step_ended(self, step: int) -> None:
         now = time.perf_counter()
@@ -44,8 +46,8 @@ class Sampler:
             self._usual_s = now - self._last_end
         self._last_end = time.perf_counter()
 
-    def close(self) -> None:
-        """Gives up the step being measured."""
+    def give_up(self) -> None:
+        """The step being measured, if there is one."""
         if self._profiler is not None:
             self._profiler.stop()
             self._profiler = None
@@ -72,9 +74,18 @@ class Sampler:
         self._next_at = time.perf_counter() + cost_s / COST_SHARE
 
 
+_samplers: weakref.WeakSet[Sampler] = weakref.WeakSet()
+
+
 def profiler_busy() -> bool:
     """Torch has one profiler a process; the program may use it itself."""
     return bool(_profiler_enabled())
+
+
+def free_profiler() -> None:
+    """For somebody who asks for it: single steps can be measured later."""
+    for sampler in list(_samplers):
+        sampler.give_up()
 
 
 def quiet_profiler() -> None:

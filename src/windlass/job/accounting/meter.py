@@ -120,7 +120,7 @@ class Steps:
     def close(self) -> None:
         """Reads what the device has not finished yet. Happens by itself after `total` steps."""
         if self._sampler is not None:
-            self._sampler.close()
+            self._sampler.give_up()
         while self._unread:
             self._read(self._unread.popleft())
 

@@ -1,0 +1,173 @@
+"""`job.Trainer`: the training loop for those who do not want to write it, made of nothing but the public helpers.
+
+job.Trainer(steps=1000, schedule=lambda step: min(1.0, (step + 1) / 100)).fit(
+    model, batches, loss=cross_entropy, optimizer=torch.optim.AdamW, lr=3e-4)
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from windlass.core.plan import Plan
+from windlass.job.accounting.meter import Steps, steps
+from windlass.job.parallel.optimizer import Optimizer
+from windlass.job.parallel.optimizer import optimizer as make_optimizer
+from windlass.job.parallel.parallelize import Parallel, cross_entropy, parallelize
+from windlass.job.prefetch import loader
+from windlass.job.session import session
+
+# (inputs, targets) of this process; or what makes them once it is known which part of the batch this process reads
+# (`parallel.data_rank` of `parallel.data_world`).
+Batches: TypeAlias = Iterable[tuple[Any, Any]]
+Data: TypeAlias = Batches | Callable[[Parallel], Batches]
+
+
+@dataclass(slots=True, kw_only=True)
+class Fit:
+    """One call of `fit` as it goes on; callbacks read it, and may set `stopping`."""
+
+    parallel: Parallel
+    optimizer: Optimizer
+    total: int | None
+    step: int = 0  # steps done; a callback that restores an earlier state sets it in `started`
+    epoch: int = 0
+    loss: Tensor | None = None  # of the last step, on the device
+    evaluation: dict[str, float] = field(default_factory=dict)  # what the last evaluation found
+    meter: Steps | None = None
+    stopping: bool = False
+
+
+class Callback:
+    """What happens beside the steps. Every method is called on all processes; each does nothing unless overridden.
+
+    Saving and restoring are callbacks like any other: restore in `started`, save in `stepped` under `meter.pause()`.
+    """
+
+    def started(self, fit: Fit) -> None: ...
+
+    def stepped(self, fit: Fit) -> None: ...
+
+    def evaluated(self, fit: Fit) -> None: ...
+
+    def ended(self, fit: Fit) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trainer:
+    steps: int | None = None  # how long: so many steps, or
+    epochs: int | None = None  # so many times the data; neither: once
+    plan: Plan | str | Mapping[str, Any] | None = None  # None: the run's own
+    schedule: Callable[[int], float] | None = None  # of the steps done: what the learning rates are multiplied with
+    evaluate_every: int | None = None  # steps; None: after the last one only
+    tokens_per_step: int | None = None  # of all processes, for the figures
+    samples_per_step: int | None = None
+    log_every: int | None = None
+    prefetch: int = 2
+    callbacks: Sequence[Callback] = ()
+
+    def fit(
+        self,
+        model: nn.Module,
+        data: Data,
+        *,
+        loss: Callable[[Any, Any], Tensor] = cross_entropy,
+        optimizer: type[torch.optim.Optimizer] | Callable[[Parallel], Optimizer] = torch.optim.AdamW,
+        evaluation: Data | None = None,
+        **options: Any,
+    ) -> Fit:
+        """Train `model`; `options` are the optimizer's. Every process calls it, with data of its own.
+
+        `optimizer` may also be a function that calls `job.optimizer` itself. All processes must have the same number of
+        batches. An iterator serves one epoch; a list, a DataLoader or a function of `parallel` any number.
+        """
+        parallel = parallelize(model, self.plan, loss=loss)
+        if isinstance(optimizer, type):
+            kind, optimizer = optimizer, lambda parallel: make_optimizer(parallel, kind, **options)
+        chosen = optimizer(parallel)
+        batches, held_out = _made(data, parallel), _made(evaluation, parallel)
+        fit = Fit(parallel=parallel, optimizer=chosen, total=self._total(batches))
+        self._tell("started", fit)
+        fit.meter = steps(
+            parallel,
+            total=fit.total,
+            first=fit.step,
+            tokens_per_step=self.tokens_per_step,
+            samples_per_step=self.samples_per_step,
+            every=self.log_every,
+        )
+        rates = [group["lr"] for group in chosen.param_groups]
+        with fit.meter:
+            for inputs, targets in self._batches(fit, batches) if fit.total is None or fit.step < fit.total else ():
+                self._step(fit, rates, inputs, targets)
+                if held_out is not None and self._evaluates(fit):
+                    self._evaluate(fit, held_out)
+                if fit.stopping:
+                    break
+        if held_out is not None and not self._evaluates(fit):
+            self._evaluate(fit, held_out)
+        self._tell("ended", fit)
+        return fit
+
+    def _step(self, fit: Fit, rates: Sequence[float], inputs: Any, targets: Any) -> None:
+        assert fit.meter is not None
+        factor = self.schedule(fit.step) if self.schedule else 1.0
+        for group, rate in zip(fit.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate * factor
+        fit.loss = fit.parallel.step(inputs, targets)
+        report = fit.optimizer.step()
+        fit.optimizer.zero_grad()
+        fit.step = fit.meter.done(fit.loss, report, lr=rates[0] * factor)
+        self._tell("stepped", fit)
+
+    def _evaluate(self, fit: Fit, held_out: Batches) -> None:
+        assert fit.meter is not None
+        with fit.meter.pause():
+            found = [fit.parallel.evaluate(*batch) for batch in loader(held_out, fit.parallel.device, self.prefetch)]
+            if not found:
+                raise ValueError("the evaluation data has no batches")
+            fit.evaluation = {"eval_loss": float(torch.stack(found).mean())}
+            self._tell("evaluated", fit)  # may add to it
+            if session().is_main:
+                session().log(fit.step, fit.total, fit.evaluation)
+
+    def _evaluates(self, fit: Fit) -> bool:
+        return self.evaluate_every is not None and fit.step % self.evaluate_every == 0
+
+    def _batches(self, fit: Fit, batches: Batches) -> Iterator[tuple[Any, Any]]:
+        """As many as there are steps left, epoch after epoch; those of steps done earlier are passed over."""
+        passed = 0
+        for fit.epoch in itertools.count() if self.steps is not None else range(self.epochs or 1):
+            before = passed
+            for batch in loader(batches, fit.parallel.device, self.prefetch):
+                passed += 1
+                if passed > fit.step:
+                    yield batch
+                if passed == fit.total:
+                    return
+            if passed == before:
+                raise ValueError(
+                    f"epoch {fit.epoch + 1} has no batches, after {passed} steps; an iterator can be read once: "
+                    "give a list, a DataLoader or a function that makes them"
+                )
+
+    def _total(self, batches: Batches) -> int | None:
+        if self.steps is not None:
+            return self.steps
+        try:
+            return len(batches) * (self.epochs or 1)  # type: ignore[arg-type]
+        except TypeError:
+            return None  # nobody knows before it is over
+
+    def _tell(self, what: str, fit: Fit) -> None:
+        for callback in self.callbacks:
+            getattr(callback, what)(fit)
+
+
+def _made(data: Any, parallel: Parallel) -> Any:
+    return data(parallel) if callable(data) else data

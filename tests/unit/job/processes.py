@@ -1,0 +1,37 @@
+"""Some processes of one run, without a server: what the launcher sets, and every one's output."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+
+def run_processes(script: str, folder: Path, *, count: int = 2, timeout_s: float = 150.0) -> list[str]:
+    """Runs the script in `count` processes and returns what each printed; their metrics spools are in `folder`."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count), "OMP_NUM_THREADS": "1"}
+    processes = []
+    try:
+        for rank in range(count):
+            own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WINDLASS_NODE_DIR": str(folder)}
+            processes.append(
+                subprocess.Popen(
+                    [sys.executable, "-c", script],
+                    env={**os.environ, **shared, **own, "SM_MODEL_DIR": str(folder / "output")},
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                )
+            )
+        outputs = [process.communicate(timeout=timeout_s)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert [process.returncode for process in processes] == [0] * count, "\n".join(outputs)
+    return outputs

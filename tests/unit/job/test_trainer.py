@@ -1,0 +1,128 @@
+"""The training loop that is made of the public helpers, in one process."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from windlass import job  # noqa: E402
+from windlass.job.parallel.optimizer import Optimizer  # noqa: E402
+from windlass.job.parallel.parallelize import Parallel  # noqa: E402
+from windlass.job.trainer import Callback, Fit, Trainer  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+
+
+def batches(count: int, seed: int = 1) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    draw = torch.Generator().manual_seed(seed)
+    made = []
+    for _ in range(count):
+        inputs = torch.randn(16, 8, generator=draw)
+        made.append((inputs, inputs[:, :3].argmax(1)))
+    return made
+
+
+def test_it_does_what_the_loop_by_hand_does() -> None:
+    ours, by_hand = model(), model()
+    data = batches(6)
+    Trainer(epochs=2).fit(ours, data, optimizer=torch.optim.SGD, lr=0.1, momentum=0.9)
+    optimizer = torch.optim.SGD(by_hand.parameters(), lr=0.1, momentum=0.9)
+    for inputs, targets in data * 2:
+        nn.functional.cross_entropy(by_hand(inputs), targets).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    for left, right in zip(ours.parameters(), by_hand.parameters(), strict=True):
+        torch.testing.assert_close(left, right)
+
+
+def test_it_learns_evaluates_and_logs() -> None:
+    seen: list[tuple[str, int]] = []
+
+    class Diary(Callback):
+        def started(self, fit: Fit) -> None:
+            seen.append(("started", fit.step))
+
+        def evaluated(self, fit: Fit) -> None:
+            seen.append(("evaluated", fit.step))
+            fit.evaluation["halved"] = fit.evaluation["eval_loss"] / 2
+
+        def ended(self, fit: Fit) -> None:
+            seen.append(("ended", fit.step))
+
+    trainer = Trainer(steps=50, evaluate_every=20, callbacks=[Diary()], samples_per_step=16, log_every=10)
+    fit = trainer.fit(model(), batches(8), evaluation=batches(2, seed=2), lr=0.02)
+    assert seen == [("started", 0), ("evaluated", 20), ("evaluated", 40), ("evaluated", 50), ("ended", 50)]
+    assert (fit.step, fit.epoch) == (50, 6)
+    assert fit.evaluation["eval_loss"] < 0.8  # from 1.1
+    last = job.last()
+    assert last["eval_loss"] == pytest.approx(2 * last["halved"])
+    assert {"loss", "grad_norm", "samples_per_s", "lr"} <= set(last)
+
+
+def test_a_schedule_multiplies_the_rates() -> None:
+    rates: list[float] = []
+
+    class Look(Callback):
+        def stepped(self, fit: Fit) -> None:
+            rates.append(fit.optimizer.param_groups[0]["lr"])
+
+    trainer = Trainer(steps=4, schedule=lambda step: min(1.0, (step + 1) / 3), callbacks=[Look()])
+    trainer.fit(model(), batches(2), lr=0.3)
+    assert rates == pytest.approx([0.1, 0.2, 0.3, 0.3])
+
+
+def test_a_callback_can_go_on_from_an_earlier_state_and_stop() -> None:
+    class Restored(Callback):
+        def started(self, fit: Fit) -> None:
+            fit.step = 5
+
+        def stepped(self, fit: Fit) -> None:
+            fit.stopping = fit.step == 7
+
+    read: list[int] = []
+
+    def data(parallel: Parallel) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        assert (parallel.data_rank, parallel.data_world) == (0, 1)
+        return batches(4)
+
+    def loss(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        read.append(len(read))
+        return nn.functional.cross_entropy(output, targets)
+
+    fit = Trainer(steps=20, callbacks=[Restored()]).fit(model(), data, loss=loss)
+    assert (fit.step, fit.epoch, len(read)) == (7, 1, 2)
+    assert Trainer(steps=5, callbacks=[Restored()]).fit(model(), data).step == 5  # all done already
+
+
+def test_data_without_a_length_and_data_that_ends() -> None:
+    def endless() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        return itertools.cycle(batches(3))
+
+    assert Trainer(steps=7).fit(model(), endless()).step == 7
+    assert Trainer().fit(model(), iter(batches(3))).step == 3
+    assert Trainer(steps=3).fit(model(), iter(batches(3))).step == 3
+    with pytest.raises(ValueError, match="epoch 2 has no batches, after 3 steps; an iterator can be read once"):
+        Trainer(steps=4).fit(model(), iter(batches(3)))
+
+
+def test_an_optimizer_may_be_made_by_hand() -> None:
+    def half_the_rate_for_biases(parallel: Parallel) -> Optimizer:
+        weights = [p for name, p in parallel.named_parameters() if name.endswith("weight")]
+        biases = [p for name, p in parallel.named_parameters() if name.endswith("bias")]
+        return job.optimizer(
+            parallel, torch.optim.SGD, params=[{"params": weights, "lr": 0.2}, {"params": biases}], lr=0.1
+        )
+
+    fit = Trainer().fit(model(), batches(2), optimizer=half_the_rate_for_biases)
+    assert [group["lr"] for group in fit.optimizer.param_groups] == [0.2, 0.1]

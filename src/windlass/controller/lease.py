@@ -131,17 +131,19 @@ class ShardLeases:
         """The slots of the runs to look after; None: all of them."""
         return None if len(self.held) == self._count else slots_of(self.held, self._count)
 
-    def acquire(self, db: Database) -> bool:
-        """Take and give back shards until each controller has its part; whether this one has any."""
+    def acquire(self, db: Database, *, may_release: Callable[[], bool] = lambda: True) -> bool:
+        """Take and give back shards until each controller has its part; whether this one has any. `may_release` is
+        asked before shards are given back: they stay for now if something is still being done about their runs."""
         rows = self._agree(db, _load(db))
         names = [shard_name(shard) for shard in range(self._count)]
         free = {shard for shard, name in enumerate(names) if name not in rows or self._is_dead(rows[name])}
         mine = {shard for shard in range(self._count) if shard not in free and self._holds(rows[names[shard]])}
         members = self._live_members(db, rows) if self._count > 1 else [self._member]
         change = decide_shards(self._count, mine=mine, free=free, me=self._member, members=members)
-        self._release(db, change.release)
+        release = change.release if change.release and may_release() else frozenset()
+        self._release(db, release)
         taken = {shard for shard in change.take if self._take(db, names[shard], rows.get(names[shard]))}
-        self.held = frozenset((mine - change.release) | taken)
+        self.held = frozenset((mine - release) | taken)
         self._stay_a_member(db)
         return bool(self.held)
 
@@ -160,6 +162,10 @@ class ShardLeases:
     def wants_beat(self) -> bool:
         """Whether others will soon take this one for dead, if it does not write."""
         return self._proved_at is None or self._monotonic() - self._proved_at >= _BEAT_PART * self._ttl_s
+
+    def is_fresh(self) -> bool:
+        """Whether nobody can have taken this one for dead since it wrote last. Safe from any thread."""
+        return self._proved_at is not None and self._monotonic() - self._proved_at < self._ttl_s
 
     def give_up(self, db: Database) -> None:
         """Let others take over at once."""

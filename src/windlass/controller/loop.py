@@ -28,6 +28,7 @@ from windlass.controller.decide import (
     is_news,
 )
 from windlass.controller.inventory import Inventory
+from windlass.controller.launches import LaunchEnd, Launches
 from windlass.controller.launching import render_launch
 from windlass.controller.lease import LeaseLost, ShardLeases
 from windlass.controller.living import LivingBook
@@ -53,6 +54,8 @@ log = logging.getLogger(__name__)
 PASS_EVERY_S = 1.0  # at the latest: submissions and supervisors wake the loop at once
 COLLECT_EVERY_S = 0.9
 MOST_PLACED = 500  # in one pass: the others of the queue wait for the next, live runs do not wait for a long queue
+_SETTLE_WITHIN_S = 1.0
+_CLOSE_WITHIN_S = 10.0
 CHANNEL = "windlass_runs"  # who changes what a controller should look at says so here
 
 
@@ -93,6 +96,7 @@ class Controller:
             about_to_write=self._living.forget,
         )
         self._poller = Poller()
+        self._launches = Launches(ended=self.nudge)
         self._next_collect = 0.0
         self._pass_times_s: deque[float] = deque(maxlen=100)
 
@@ -108,7 +112,7 @@ class Controller:
 
     def activate(self) -> bool:
         """Become the active controller if there is none. Engines are opened only then: a standby touches nothing."""
-        if not self._lease.acquire(self._db):
+        if not self._lease.acquire(self._db, may_release=partial(self._launches.settle, _SETTLE_WITHIN_S)):
             return False
         if not self._engines:
             self._engines = self._open_engines(self.nudge)
@@ -153,6 +157,7 @@ class Controller:
         """One pass. Raises LeaseLost if another controller has taken over."""
         began = time.perf_counter()
         self.refresh_nodes()
+        self.end_launches()
         self.reconcile()
         self.place()
         self.collect()
@@ -169,13 +174,20 @@ class Controller:
                 self._lease.beat(tx)
                 self._inventory.commit(tx, now)
 
+    def end_launches(self) -> None:
+        """Write down how launches ended that were under way."""
+        slots = self._lease.slots
+        for end in self._launches.take_ended():
+            if slots is None or end.attempt.slot in slots:
+                self._end_launch(end)
+
     def reconcile(self) -> None:
         """Bring the record in line with what engines see, and engines in line with what the record wants."""
         now = self._clock.now()
         with self._db.read() as tx:
             living = self._living.load(tx, self._lease.slots)
             runs = living.runs
-            attempts = [attempt for attempt in living.attempts if attempt.run_id in runs]
+            attempts = [a for a in living.attempts if a.run_id in runs and not self._launches.is_under_way(a)]
             earlier = {a.run_id: store.load_exits(tx, runs[a.run_id]) for a in attempts if a.number > 1}
         if not attempts:
             return
@@ -278,27 +290,43 @@ class Controller:
         return found
 
     def _launch(self, run: RunRecord, attempt: AttemptRecord, earlier: Sequence[Exit]) -> None:
-        if self._inventory.is_away(attempt.engine):
+        engine = self._engines.get(attempt.engine)
+        if engine is None or self._inventory.is_away(attempt.engine):
             return
         self._keep_beating()
-        now = self._clock.now()
+        hand_over = partial(self._hand_over, engine, run, attempt)
+        if engine.launches_at_once > 1:
+            self._launches.begin(run, attempt, earlier, hand_over, at_once=engine.launches_at_once)
+            return
+        failure: Exception | None = None
         try:
-            secrets = self._open_secrets(run)
-            engine = self._engines[attempt.engine]
-            engine.launch(
-                render_launch(run, attempt, secrets, engine_type=engine.type, inherited=os.environ, now=now),
-            )
-        except Unavailable as error:
+            hand_over()
+        except Exception as error:
+            failure = error
+        self._end_launch(LaunchEnd(run=run, attempt=attempt, earlier=earlier, error=failure))
+
+    def _hand_over(self, engine: Engine, run: RunRecord, attempt: AttemptRecord) -> None:
+        """In a thread of its own on engines that can bear it."""
+        secrets = self._open_secrets(run)
+        launch = render_launch(
+            run, attempt, secrets, engine_type=engine.type, inherited=os.environ, now=self._clock.now()
+        )
+        if not self._lease.is_fresh():
+            raise Unavailable("the lease was not renewed in time: it may be another controller's by now")
+        engine.launch(launch)
+
+    def _end_launch(self, end: LaunchEnd) -> None:
+        attempt, error, now = end.attempt, end.error, self._clock.now()
+        if isinstance(error, Unavailable):
             log.warning("attempt %s cannot be launched now: %s", attempt.id, error)
-        except (WindlassError, OSError) as error:
+        elif isinstance(error, WindlassError | OSError):
             message = error.message if isinstance(error, WindlassError) else str(error)
-            decision = decide_failed_launch(run, message, earlier, now=now, jitter=self._jitter.random())
-            self._record(
-                [Work(run=run, attempt=attempt, seen=Observation(phase=Phase.ABSENT), decisions=[decision])], now
-            )
-        except Exception:
+            decision = decide_failed_launch(end.run, message, end.earlier, now=now, jitter=self._jitter.random())
+            absent = Observation(phase=Phase.ABSENT)
+            self._record([Work(run=end.run, attempt=attempt, seen=absent, decisions=[decision])], now)
+        elif error is not None:
             # Nothing that anybody foresaw: the others shall be launched all the same.
-            log.exception("attempt %s cannot be launched; trying again", attempt.id)
+            log.error("attempt %s cannot be launched; trying again", attempt.id, exc_info=error)
 
     def _open_secrets(self, run: RunRecord) -> dict[str, str]:
         if not run.spec_data.get("secrets"):
@@ -330,6 +358,9 @@ class Controller:
             )
 
     def _close_engines(self) -> None:
+        if not self._launches.settle(_CLOSE_WITHIN_S):
+            log.warning("launches are under way that do not end; leaving them")
+        self._launches.close()
         engines, self._engines = self._engines, {}
         for name, engine in engines.items():
             try:

@@ -100,10 +100,14 @@ def refuse_image(launch: Launch, engine: str) -> None:
 class Engine(Protocol):
     """All methods are safe to repeat, also after a crash between any two of them, and safe to call from one
     controller thread at a time. None blocks for longer than a few hundred milliseconds.
+
+    Where `launches_at_once` is more than one, so many other threads may call `launch` at the same time, each for an
+    attempt of its own; meanwhile nothing else is asked about these attempts, and a launch may take longer.
     """
 
     name: str  # under which it is configured
     type: str  # local, ray, slurm, kubernetes
+    launches_at_once: int  # 1: `launch` is called like all the others, by the one controller thread
 
     def inventory(self) -> Sequence[Node]:
         """The nodes there are now. Raises Unavailable if that cannot be told."""

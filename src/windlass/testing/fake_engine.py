@@ -39,6 +39,7 @@ class FakeCluster:
 class FakeEngine:
     name = "fake"
     type = "fake"
+    launches_at_once = 1
 
     def __init__(
         self,

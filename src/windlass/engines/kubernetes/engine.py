@@ -54,6 +54,7 @@ class _View:
 
 class KubernetesEngine:
     type = "kubernetes"
+    launches_at_once = 8
 
     def __init__(self, api: ClusterApi, config: KubernetesConfig, context: EngineContext) -> None:
         server_url = config.server_url or context.server_url

@@ -39,6 +39,7 @@ class _Seen:
 
 class LocalEngine:
     type = "local"
+    launches_at_once = 1
 
     def __init__(
         self,

@@ -58,6 +58,7 @@ class SpotEngine:
     def __init__(self, engine: LocalEngine, notices: CloudNotices) -> None:
         self.name = engine.name
         self.type = engine.type
+        self.launches_at_once = engine.launches_at_once
         self._engine = engine
         self._notices = notices
 

@@ -48,6 +48,7 @@ class _Seen:
 
 class RayEngine:
     type = "ray"
+    launches_at_once = 1  # handing over to the driver takes no time
 
     def __init__(
         self, context: EngineContext, link: Link, *, prefix: str, defaults: RayOptions, inherit_path: bool

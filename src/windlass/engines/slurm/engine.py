@@ -6,6 +6,7 @@ from __future__ import annotations
 import fnmatch
 import json
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -44,6 +45,7 @@ _EXPLANATION_PATIENCE_S = 15.0
 
 class SlurmEngine:
     type = "slurm"
+    launches_at_once = 8
 
     def __init__(self, config: SlurmConfig, context: EngineContext) -> None:
         self.name = context.name
@@ -54,6 +56,7 @@ class SlurmEngine:
         self._slurm = Slurm(bin_dir=config.bin_dir, conf=config.conf)
         self._opened_at = time.monotonic()
         self._agent: Path | None = None
+        self._delivering = threading.Lock()
         self._graces: Mapping[str, int] | None = None
         self._seen: dict[str, Attempt] = {}
         self._held: dict[str, tuple[Holding, ...]] = {}  # by token; plans do not change
@@ -144,12 +147,11 @@ class SlurmEngine:
         if self._watcher.problem is not None:
             attempt.doubtful_since = 0.0  # nothing was tried
             raise Unavailable(self._watcher.problem)
-        if self._agent is None or not self._agent.exists():
-            self._agent = deliver_agent(self._shared_dir)
+        agent = self._deliver_agent()
         options = self._options(launch)
         site = Site(
             shared_dir=self._shared_dir,
-            agent=self._agent,
+            agent=agent,
             python=self._config.python or sys.executable,
             container_runtime=self._config.container_runtime,
             container_python=self._config.container_python,
@@ -171,6 +173,12 @@ class SlurmEngine:
             attempt.doubtful_since = time.monotonic()
         attempt.submitted_at = time.monotonic()
         attempt.note_job(job_id)
+
+    def _deliver_agent(self) -> Path:
+        with self._delivering:
+            if self._agent is None or not self._agent.exists():
+                self._agent = deliver_agent(self._shared_dir)
+            return self._agent
 
     def _wants_steps(self, options: SlurmOptions) -> bool:
         if self._config.single_node_steps is not None:

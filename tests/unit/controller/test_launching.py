@@ -1,0 +1,172 @@
+"""Handing attempts over to engines: what they are told, and what comes of it if they refuse."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import wait
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sqlalchemy import delete
+
+from tests.unit.controller.stage import NODE, Stage
+from windlass.controller.lease import ShardLeases, leases
+from windlass.core.errors import LaunchFailed, Unavailable
+from windlass.engines.contract import Launch
+from windlass.testing.fake_engine import FakeEngine
+
+
+def test_a_launch_that_is_refused_fails_its_run(stage: Stage) -> None:
+    stage.engine.refusal = LaunchFailed("no interpreter 'pythn'")
+    run_id = stage.submit()
+    stage.controller.tick()
+    view = stage.service.view(run_id)
+    assert view.state == "failed"
+    assert view.exit is not None
+    assert (view.exit.reason, view.exit.message) == ("launch_failed", "no interpreter 'pythn'")
+
+
+def test_secrets_that_nobody_can_open_any_more_fail_their_run(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = stage.submit(secrets={"TOKEN": "value"})
+    monkeypatch.setenv("WINDLASS_SECRET_KEY", "A" * 43 + "=")  # a key, but another one
+    stage.pass_time()
+    view = stage.service.view(run_id)
+    assert view.state == "failed"
+    assert view.exit is not None
+    assert view.exit.reason == "launch_failed"
+    assert "sealed with another key" in view.exit.message
+
+
+def test_secrets_reach_the_engine_and_nothing_else(stage: Stage) -> None:
+    run_id = stage.submit(secrets={"TOKEN": "hunter2"})
+    stage.controller.tick()
+    made = stage.cluster.attempts[f"{run_id}.1"].launch
+    assert made.secrets == {"TOKEN": "hunter2"}
+    assert "hunter2" not in repr(made)
+    assert "TOKEN" not in made.env
+
+
+class GatedEngine(FakeEngine):
+    """Several launches at once; each goes through when its gate is open."""
+
+    launches_at_once = 4
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__(stage.clock, cluster=stage.cluster)
+        self.cluster.nodes = (replace(NODE, cpus=64),)
+        self.gates: dict[str, threading.Event] = {}
+        self.begun: list[str] = []
+        stage.engines["fake"] = self
+        stage.pass_time(60)  # its nodes become known
+
+    def launch(self, launch: Launch) -> None:
+        self.begun.append(launch.attempt_id)
+        if gate := self.gates.get(launch.attempt_id):
+            assert gate.wait(60)
+        super().launch(launch)
+
+    def shut(self, run_id: str) -> threading.Event:
+        return self.gates.setdefault(f"{run_id}.1", threading.Event())
+
+
+def passes_until(stage: Stage, done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not done():
+        assert time.monotonic() < deadline
+        stage.pass_time(0.01)
+
+
+def test_a_launch_that_takes_long_keeps_neither_the_pass_nor_the_others(stage: Stage) -> None:
+    engine = GatedEngine(stage)
+    slow, *others = (stage.submit() for _ in range(8))
+    gate = engine.shut(slow)
+    passes_until(stage, lambda: {stage.state(run_id) for run_id in others} == {"running"})
+    assert stage.state(slow) == "starting"
+    gate.set()
+    passes_until(stage, lambda: stage.state(slow) == "running")
+    assert sorted(engine.begun) == sorted(f"{run_id}.1" for run_id in (slow, *others)), "each was launched once"
+
+
+def test_what_is_wanted_of_an_attempt_waits_for_the_end_of_its_launch(stage: Stage) -> None:
+    """Were it taken for absent meanwhile, it would end on record and start on its node."""
+    engine = GatedEngine(stage)
+    run_id = stage.submit()
+    gate = engine.shut(run_id)
+    passes_until(stage, lambda: engine.begun != [])
+    stage.service.cancel(run_id, grace_s=0)
+    for _ in range(3):
+        stage.pass_time()
+    assert stage.state(run_id) == "starting"
+    gate.set()
+    passes_until(stage, lambda: stage.state(run_id) == "cancelled")
+    passes_until(stage, lambda: stage.cluster.attempts[f"{run_id}.1"].released)
+
+
+def test_one_that_waits_for_its_launch_can_be_cancelled(stage: Stage) -> None:
+    engine = GatedEngine(stage)
+    run_ids = [stage.submit(resources={"cpus": 1}) for _ in range(40)]
+    gates = [engine.shut(run_id) for run_id in run_ids]
+    passes_until(stage, lambda: len(engine.begun) == engine.launches_at_once)
+    stage.service.cancel(run_ids[-1], grace_s=0)
+    passes_until(stage, lambda: stage.state(run_ids[-1]) == "cancelled")
+    for gate in gates:
+        gate.set()
+    passes_until(stage, lambda: {stage.state(run_id) for run_id in run_ids[:-1]} == {"running"})
+    assert f"{run_ids[-1]}.1" not in engine.begun
+
+
+def test_a_refusal_that_comes_later_fails_its_run_too(stage: Stage) -> None:
+    engine = GatedEngine(stage)
+    engine.refusal = LaunchFailed("no interpreter 'pythn'")
+    run_id = stage.submit()
+    passes_until(stage, lambda: stage.state(run_id) == "failed")
+    view = stage.service.view(run_id)
+    assert view.exit is not None
+    assert (view.exit.reason, view.exit.message) == ("launch_failed", "no interpreter 'pythn'")
+
+
+def test_an_engine_that_is_away_at_the_launch_is_asked_again(stage: Stage) -> None:
+    engine = GatedEngine(stage)
+    engine.refusal = Unavailable("not now")
+    run_id = stage.submit()
+    passes_until(stage, lambda: len(engine.begun) > 2)
+    assert stage.state(run_id) == "starting"
+    engine.refusal = None
+    passes_until(stage, lambda: stage.state(run_id) == "running")
+
+
+def test_nothing_is_begun_after_the_time_of_the_lease(stage: Stage) -> None:
+    """As in a process that was stopped for a while: its threads may go on before its loop learns what has happened."""
+    engine = GatedEngine(stage)
+    run_ids = [stage.submit(resources={"cpus": 1}) for _ in range(engine.launches_at_once + 1)]
+    gates = [engine.shut(run_id) for run_id in run_ids]
+    passes_until(stage, lambda: len(engine.begun) == engine.launches_at_once)
+    futures = [item.future for item in stage.controller._launches._lanes["fake"].under_way.values()]
+    assert len(futures) == len(run_ids)
+    stage.clock.advance(60)
+    for gate in gates:
+        gate.set()
+    assert not wait(futures, timeout=60).not_done
+    assert len(engine.begun) == engine.launches_at_once
+    passes_until(stage, lambda: {stage.state(run_id) for run_id in run_ids} == {"running"})
+
+
+def test_shards_are_kept_while_their_runs_are_being_launched(stage: Stage) -> None:
+    """Given away, their runs would be launched by their next controller at the same moment."""
+    first = ShardLeases(2, monotonic=stage.clock.monotonic)
+    with stage.db.write() as tx:
+        tx.execute(delete(leases))
+    assert first.acquire(stage.db)
+    stage.clock.advance(3)
+    first.acquire(stage.db)
+    second = ShardLeases(2, monotonic=stage.clock.monotonic)
+    second.acquire(stage.db)
+    first.acquire(stage.db, may_release=lambda: False)
+    assert first.held == {0, 1}
+    first.acquire(stage.db, may_release=lambda: True)
+    assert len(first.held) == 1

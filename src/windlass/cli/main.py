@@ -9,7 +9,22 @@ from typing import Annotated
 import typer
 
 from windlass import __version__
-from windlass.cli import backup, cluster, config, control, doctor, engines, listing, logs, server, show, submit, watch
+from windlass.cli import (
+    backup,
+    cluster,
+    config,
+    control,
+    doctor,
+    engines,
+    listing,
+    logs,
+    plan,
+    recipes,
+    server,
+    show,
+    submit,
+    watch,
+)
 from windlass.cli.connection import Connection
 from windlass.core.errors import Ambiguous, InvalidInput, NotFound, ServerUnreachable, WindlassError
 from windlass.core.home import default_home
@@ -64,6 +79,8 @@ app.command(rich_help_panel=_RUNS)(control.why)
 app.command(rich_help_panel=_RUNS)(control.cancel)
 app.command(rich_help_panel=_RUNS)(control.resume)
 app.command(rich_help_panel=_RUNS)(control.clone)
+app.command(rich_help_panel=_RUNS)(recipes.recipes)
+app.command(rich_help_panel=_RUNS)(plan.plan)
 app.command(rich_help_panel=_SERVER)(server.up)
 app.command(rich_help_panel=_SERVER)(server.down)
 app.command(rich_help_panel=_SERVER)(cluster.cluster)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from windlass.core.plan import InvalidPlan, Plan, Precision, Recompute
+from windlass.core.quantities import format_size
 from windlass.planning.counts import format_count
 from windlass.planning.facts import ClusterFacts, ModelFacts
 from windlass.planning.gpus import GPUS
@@ -32,10 +33,12 @@ def refusal(model: ModelFacts, cluster: ClusterFacts, *, batch: int | None, base
     least, plan = min(needs, key=lambda need: need[0])
     message = (
         f"no plan fits {format_count(model.parameters)} parameters on {where}: the most thrifty one ({plan}) needs "
-        f"{least / 1e9:,.1f} GB per GPU, and {budget(gpu) / 1e9:,.1f} GB of its {gpu.memory_bytes / 1e9:,.0f} GB can be used"
+        f"{format_size(least)} on each, and of its {format_size(gpu.memory_bytes)} a step can use "
+        f"{format_size(budget(gpu))}"
     )
     ways = list(_ways_out(model, cluster, batch, base))
-    return InvalidPlan(message, hint="what would fit: " + "; ".join(ways) if ways else None)
+    nothing = f"no single change that was tried is enough: not {_MOST_GPUS:,} × {gpu.name}, not a larger GPU"
+    return InvalidPlan(message, hint="what would fit: " + "; ".join(ways) if ways else nothing)
 
 
 def _indivisible(model: ModelFacts, cluster: ClusterFacts, batch: int | None, base: Plan) -> InvalidPlan:
@@ -56,10 +59,10 @@ def _indivisible(model: ModelFacts, cluster: ClusterFacts, batch: int | None, ba
 
 def _ways_out(model: ModelFacts, cluster: ClusterFacts, batch: int | None, base: Plan) -> Iterator[str]:
     """One change each, tried out; the cheapest to make first."""
-    if base.activation_checkpoint is not Recompute.FULL:
-        # What was asked for is kept in a search, so a milder wish may be what stands in the way.
-        if _fits(model, cluster, batch, replace(base, activation_checkpoint=Recompute.FULL)):
-            yield "activation_checkpoint=full"
+    full = replace(base, activation_checkpoint=Recompute.FULL)
+    # A search tries it of itself, unless something milder was asked for.
+    if base.activation_checkpoint is not full.activation_checkpoint and _fits(model, cluster, batch, full):
+        yield "activation_checkpoint=full"
     if batch is not None and model.sequence:
         sequence = model.sequence // 2
         while sequence >= 256:
@@ -67,9 +70,9 @@ def _ways_out(model: ModelFacts, cluster: ClusterFacts, batch: int | None, base:
                 yield f"a sequence of {sequence:,}"
                 break
             sequence //= 2
-    if cluster.world_size > 1 and not base.offload and not base.compress:
-        if _fits(model, cluster, batch, replace(base, offload=True)):
-            yield "offload=true (state in the host's memory, and much slower)"
+    can_offload = cluster.world_size > 1 and not base.offload and not base.compress
+    if can_offload and _fits(model, cluster, batch, base, offload=True):
+        yield "offload=true (state in the host's memory, and much slower)"
     gpus = cluster.world_size * 2
     while gpus <= _MOST_GPUS:
         more = replace(cluster, world_size=gpus)
@@ -77,20 +80,18 @@ def _ways_out(model: ModelFacts, cluster: ClusterFacts, batch: int | None, base:
             yield f"{gpus:,} × {cluster.gpu.name}"
             break
         gpus *= 2
-    larger = sorted(
-        (gpu for gpu in GPUS.values() if gpu.memory_bytes > cluster.gpu.memory_bytes), key=lambda gpu: gpu.memory_bytes
-    )
-    for gpu in larger:
+    larger = [gpu for gpu in GPUS.values() if gpu.memory_bytes > cluster.gpu.memory_bytes and not cluster.gpu.is_cpu]
+    for gpu in sorted(larger, key=lambda gpu: gpu.memory_bytes):
         other = replace(cluster, gpu_type=gpu.name, memory_bytes=None, device=None)
         if gpu.has(base.precision) and _fits(model, other, batch, base):
             yield f"{cluster.world_size:,} × {gpu.name}"
             break
 
 
-def _fits(model: ModelFacts, cluster: ClusterFacts, batch: int | None, base: Plan) -> bool:
+def _fits(model: ModelFacts, cluster: ClusterFacts, batch: int | None, base: Plan, *, offload: bool = False) -> bool:
     transformer, room = model.transformer(), budget(cluster.gpu)
     assert transformer is not None
     return any(
         memory_of(plan, transformer, microbatch).total <= room
-        for plan, microbatch in possible_plans(model, cluster, batch=batch, base=base)
+        for plan, microbatch in possible_plans(model, cluster, batch=batch, base=base, room=room, offload=offload)
     )

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from windlass.core.plan import InvalidPlan, Plan, Precision
+from windlass.core.quantities import format_size
 from windlass.planning.advice import refusal
 from windlass.planning.facts import ClusterFacts, ModelFacts
 from windlass.planning.memory import UNKNOWN_ACTIVATIONS, budget, state_memory
@@ -31,7 +32,8 @@ def choose_plan(
 
 def rank_plans(model: ModelFacts, cluster: ClusterFacts, *, batch: int | None, base: Plan) -> list[Candidate]:
     """The plans that fit, the best first; InvalidPlan with what would fit if there are none."""
-    candidates = find_candidates(model, cluster, batch=batch, base=base)
+    able = cluster.gpu.has(base.precision)
+    candidates = find_candidates(model, cluster, batch=batch, base=base) if able else []
     if not candidates:
         raise refusal(model, cluster, batch=batch, base=base)
     return candidates
@@ -49,7 +51,7 @@ def _choose_by_state(model: ModelFacts, cluster: ClusterFacts, base: Plan) -> Pl
         return base.sized(cluster.world_size)  # which says what is wrong with it
     raise InvalidPlan(
         f"no plan fits {model.parameters:,} parameters on {cluster.world_size} × {cluster.gpu_type}: divided among all "
-        f"of them their state is {least / 1e9:.1f} GB each, and {room / 1e9:.1f} GB can be used for it",
+        f"of them their state is {format_size(least)} each, and {format_size(room)} can be used for it",
         hint="more processes divide it further; offload=true keeps it in the host's memory",
     )
 

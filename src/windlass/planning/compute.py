@@ -30,6 +30,8 @@ LOGIT_TRAFFIC, EAGER_LOGIT_TRAFFIC = 12, 40
 SCORE_TRAFFIC = 32
 # Launching a block's kernels, forward and backward: about 60 when compiled, 150 when not, 6 microseconds each.
 LAUNCH_S, EAGER_LAUNCH_S = 0.36e-3, 0.9e-3
+# ... and gathering a divided block's parameters and reducing its gradients, in Python.
+SHARD_LAUNCH_S = 0.5e-3
 # AdamW on divided state: parameter, gradient and two moments read, three of them written, the norm read once more.
 OPTIMIZER_TRAFFIC = 34
 _FORWARD, _BACKWARD = 1, 2
@@ -82,6 +84,7 @@ def block_s(machine: Machine, model: Transformer, microbatch: int) -> float:
     attention = _attention_s(machine, model, tokens, again.attention)
     between = machine.traffic_s(tokens * _traffic(machine, model) * (1 + again.between / 3))
     launch = LAUNCH_S if machine.fused else EAGER_LAUNCH_S
+    launch += SHARD_LAUNCH_S if machine.plan.shard > 1 else 0.0
     return max(products + attention + between, launch)
 
 

@@ -5,6 +5,7 @@ Speeds are dense (without sparsity) and for products that add up in 32 bits, as 
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -104,6 +105,7 @@ def known_types() -> tuple[str, ...]:
     return tuple(GPUS)
 
 
+@functools.cache
 def find_gpu(text: str, *, memory_bytes: int | None = None) -> Gpu:
     """By a name of the table or torch's (`NVIDIA A100-SXM4-80GB`); `memory_bytes` corrects the table's.
 

@@ -7,7 +7,7 @@ and a copy of the parameters in the precision of the products while these are ma
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from windlass.core.plan import Plan, Precision, Recompute, Schedule
 from windlass.planning.facts import ModelFacts, Transformer
@@ -71,20 +71,19 @@ def _stage_memory(plan: Plan, model: Transformer, microbatch: int, stage: int, s
     tables = model.table_parameters * (1 if first and last and model.tied else int(first) + int(last))
     own = (layers * model.block_parameters + tables) / plan.tensor
     largest = max(model.block_parameters, model.table_parameters) / plan.tensor
-    state = _state(plan, own, largest)
     tokens = microbatch * model.sequence
-    kept = layers * block_activations(plan, model, tokens, software) * in_flight(plan, stage)
-    if plan.activation_checkpoint is not Recompute.NONE:
+    recompute = plan.activation_checkpoint
+    kept = layers * block_activations(plan, model, tokens, recompute, software) * in_flight(plan, stage)
+    if recompute is not Recompute.NONE:
         # One block at a time is computed again, and is then there as a whole.
-        whole = replace(plan, activation_checkpoint=Recompute.NONE)
-        kept += block_activations(whole, model, tokens, software)
+        kept += block_activations(plan, model, tokens, Recompute.NONE, software)
     kept += tokens * model.width * product_bytes(plan.precision)
     per_logit = LOGIT_BYTES if plan.compile else EAGER_LOGIT_BYTES
     logits = tokens * model.vocabulary / plan.tensor * per_logit if last else 0.0
-    return replace(state, activations=kept, loss=logits)
+    return _state(plan, own, largest, activations=kept, loss=logits)
 
 
-def _state(plan: Plan, own: float, largest: float) -> Memory:
+def _state(plan: Plan, own: float, largest: float, *, activations: float = 0.0, loss: float = 0.0) -> Memory:
     """`own`: parameters of this process's layers; `largest`: of the largest unit that is fetched at once."""
     low = product_bytes(plan.precision)
     copied = low if plan.precision is not Precision.FP32 or plan.shard > 1 else 0
@@ -99,7 +98,7 @@ def _state(plan: Plan, own: float, largest: float) -> Memory:
     else:
         gradients = _GRADIENT * sharded + (low + _GRADIENT) * min(own, largest)
     optimizer = 0 if plan.offload else _MOMENTS * sharded
-    return Memory(parameters=parameters, gradients=gradients, optimizer=optimizer, activations=0.0, loss=0.0)
+    return Memory(parameters=parameters, gradients=gradients, optimizer=optimizer, activations=activations, loss=loss)
 
 
 def layers_per_process(plan: Plan, layers: int) -> int:
@@ -122,7 +121,7 @@ def in_flight(plan: Plan, stage: int) -> float:
     return min(plan.accumulate, ahead)
 
 
-def block_activations(plan: Plan, model: Transformer, tokens: float, software: Software) -> float:
+def block_activations(plan: Plan, model: Transformer, tokens: float, recompute: Recompute, software: Software) -> float:
     """Bytes that one block keeps of one microbatch.
 
     Whole on every process of `tensor` unless `sequence`: what is as wide as the model and lies between products.
@@ -131,12 +130,12 @@ def block_activations(plan: Plan, model: Transformer, tokens: float, software: S
     size = product_bytes(plan.precision)
     width, tensor = model.width, plan.tensor
     between = width / (tensor if plan.sequence else 1)
-    if plan.activation_checkpoint is Recompute.FULL:
+    if recompute is Recompute.FULL:
         return tokens * between * size
     keys = 2 * width * model.kv_heads / model.heads
     projections, attended = width + keys, width
     up = model.inner * (2 if model.gated else 1)
-    if plan.activation_checkpoint is Recompute.SELECTIVE:
+    if recompute is Recompute.SELECTIVE:
         kept = 1 - software.selective_products
         # The block's input, attention's result, and the results of the products that are not done again.
         whole = between * (1 + 2 * kept)
@@ -146,6 +145,6 @@ def block_activations(plan: Plan, model: Transformer, tokens: float, software: S
         whole = between * 4
         divided = projections + attended + up + model.inner
     scores = 0.0
-    if not software.fused_attention and plan.activation_checkpoint is Recompute.NONE:
+    if not software.fused_attention and recompute is Recompute.NONE:
         scores = _SCORE_BYTES * model.heads * model.sequence / tensor
     return tokens * ((whole + divided / tensor) * size + scores)

@@ -16,6 +16,8 @@ from windlass.planning.software import Software
 COLLECTIVES = 0.75
 # A step of a ring: each of its members adds one.
 HOP_S = 4e-6
+# Whole gradients are reduced in pieces of this size, as DDP does.
+BUCKET_BYTES = 25e6
 _REDUCED = 4  # bytes of a gradient on the wire
 
 
@@ -89,9 +91,10 @@ def exchange(cluster: ClusterFacts, plan: Plan, parameters: float, units: int, s
     reduced = product_bytes(plan.precision) if software.low_precision_gradients else _REDUCED
     gather = shard.gather_s(low * parameters, units)
     scatter = shard.gather_s(reduced * parameters, units)
-    copies = data.reduce_s(reduced * parameters / plan.shard, units)
     if plan.shard == 1:
-        return Exchange(last_backward=copies)
+        size = reduced * parameters
+        return Exchange(last_backward=data.reduce_s(size, max(1, round(size / BUCKET_BYTES))))
+    copies = data.reduce_s(reduced * parameters / plan.shard, units)
     if plan.zero == 1:
         return Exchange(first_forward=gather, last_backward=scatter + copies)
     if plan.zero == 2:

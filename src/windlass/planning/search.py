@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from windlass.core.plan import InvalidPlan, Plan, Precision, Recompute, Schedule
@@ -14,8 +14,8 @@ from windlass.planning.timing import Timing, time_of
 _DEFAULT = Plan()
 _STAGES = (2, 3, 4)  # per process, when interleaved; more only adds messages
 _MOST_MICROBATCH = 64
-# Speeds that differ by less are the same for us, and the simpler plan comes first.
-_SAME = 0.01
+# Predictions that differ by less are the same: nobody wants a pipeline, or the last gigabyte, for so little.
+SAME = 0.02
 _DAY_S = 86_400
 
 
@@ -47,35 +47,66 @@ def find_candidates(model: ModelFacts, cluster: ClusterFacts, *, batch: int | No
     if transformer is None:
         return []
     room = budget(cluster.gpu)
-    best: dict[tuple[int | None, ...], tuple[tuple[float, ...], Candidate]] = {}
-    for plan, microbatch in possible_plans(model, cluster, batch=batch, base=base):
+    layouts: dict[tuple[int | None, ...], list[Candidate]] = {}
+    fitted: tuple[object, ...] = ()
+    for plan, microbatch in possible_plans(model, cluster, batch=batch, base=base, room=room):
+        division = (plan.data, plan.shard, plan.zero, plan.tensor, plan.pipeline, plan.total_stages, plan.accumulate)
+        if division == fitted:
+            continue  # it fits with less recomputing, and then it is faster
         memory = memory_of(plan, transformer, microbatch)
-        if memory.total > room:
-            continue
-        candidate = _candidate(plan, transformer, cluster, microbatch, memory)
-        rank = _rank(candidate, cluster)
-        layout = (plan.data, plan.shard, plan.tensor, plan.pipeline)
-        if layout not in best or rank < best[layout][0]:
-            best[layout] = (rank, candidate)
-    return [candidate for _, candidate in sorted(best.values(), key=lambda ranked: ranked[0])]
+        if memory.total <= room:
+            fitted = division
+            layout = (plan.data, plan.shard, plan.tensor, plan.pipeline)
+            layouts.setdefault(layout, []).append(_candidate(plan, transformer, cluster, microbatch, memory))
+    found = [_preferred(candidates, cluster) for candidates in layouts.values()]
+    found.sort(key=lambda candidate: -candidate.tokens_per_s)
+    if found:
+        first = _preferred(found, cluster)
+        found.remove(first)
+        found.insert(0, first)
+    return found
 
 
 def possible_plans(
-    model: ModelFacts, cluster: ClusterFacts, *, batch: int | None, base: Plan
+    model: ModelFacts,
+    cluster: ClusterFacts,
+    *,
+    batch: int | None,
+    base: Plan,
+    room: float = math.inf,
+    offload: bool = False,
 ) -> Iterator[tuple[Plan, int]]:
-    """Plans and samples of a microbatch: all that can be divided so, whatever memory they need."""
-    for layout in _layouts(model, cluster, base):
+    """Plans and samples of a microbatch: all that can be divided so, unless the state alone takes more than `room`."""
+    transformer = model.transformer()
+    for layout in _layouts(model, cluster, base, offload=offload or base.offload):
         if batch is not None and batch % layout.copies:
             continue
-        samples = 1 if batch is None else batch // layout.copies
-        for plan, microbatch in _microbatches(layout, samples, base, known=batch is not None):
-            for scheduled in _schedules(plan, model, base):
+        if transformer is not None and memory_of(layout, transformer, 0).total > room:
+            continue
+        for accumulate, microbatch in _microbatches(layout, batch, base):
+            for schedule, stages in _schedules(layout.pipeline, accumulate, model, base):
+                plan = replace(layout, schedule=schedule, stages=stages, accumulate=accumulate)
                 for recompute in _recomputes(model, base):
-                    yield replace(scheduled, activation_checkpoint=recompute), microbatch
+                    yield replace(plan, activation_checkpoint=recompute), microbatch
 
 
-def _layouts(model: ModelFacts, cluster: ClusterFacts, base: Plan) -> Iterator[Plan]:
-    """Sizes of the mesh's four sides. `tensor` stays within a node: its sums cannot wait for a network."""
+def _layouts(model: ModelFacts, cluster: ClusterFacts, base: Plan, *, offload: bool) -> Iterator[Plan]:
+    """Plans that differ in the mesh and in what is divided, of one microbatch each."""
+    start = {"schedule": Schedule.ONE_F_ONE_B, "stages": None, "accumulate": 1, "offload": offload}
+    for data, shard, tensor, pipeline in _meshes(model, cluster, base):
+        sequence = tensor > 1 and (model.sequence is None or model.sequence % tensor == 0)
+        sides = {"data": data, "shard": shard, "tensor": tensor, "sequence": sequence, "pipeline": pipeline}
+        for zero in (1, 2, 3) if shard > 1 and base.zero == _DEFAULT.zero else (base.zero,):
+            try:
+                plan = replace(base, zero=zero, **start, **sides)  # type: ignore[arg-type]
+                plan.check_model(model.shape)
+            except InvalidPlan:
+                break  # the rules are the plan's own, and not repeated here
+            yield plan
+
+
+def _meshes(model: ModelFacts, cluster: ClusterFacts, base: Plan) -> Iterator[tuple[int, int, int, int]]:
+    """Sizes of the four sides. `tensor` stays within a node: its sums cannot wait for a network."""
     world = cluster.world_size
     for tensor in _choices(base.tensor, _divisors(math.gcd(world, cluster.per_node)), allowed=model.divisible):
         for pipeline in _choices(base.pipeline, _divisors(world), allowed=model.stageable):
@@ -83,52 +114,35 @@ def _layouts(model: ModelFacts, cluster: ClusterFacts, base: Plan) -> Iterator[P
                 continue
             rest = world // tensor // pipeline
             for shard in _choices(base.shard, _divisors(rest), allowed=True):
-                if rest % shard or base.data not in (None, rest // shard):
-                    continue
-                for zero in (1, 2, 3) if shard > 1 and base.zero == _DEFAULT.zero else (base.zero,):
-                    layout = _layout(model, base, rest // shard, shard, zero, tensor, pipeline)
-                    if layout is not None:
-                        yield layout
+                if rest % shard == 0 and base.data in (None, rest // shard):
+                    yield rest // shard, shard, tensor, pipeline
 
 
-def _layout(model: ModelFacts, base: Plan, data: int, shard: int, zero: int, tensor: int, pipeline: int) -> Plan | None:
-    sequence = tensor > 1 and (model.sequence is None or model.sequence % tensor == 0)
-    try:
-        plan = replace(
-            base, data=data, shard=shard, zero=zero, tensor=tensor, sequence=sequence, pipeline=pipeline,
-            schedule=Schedule.ONE_F_ONE_B, stages=None, accumulate=1,
-        )  # fmt: skip
-        plan.check_model(model.shape)
-    except InvalidPlan:
-        return None  # the rules are the plan's own, and not repeated here
-    return plan
-
-
-def _microbatches(plan: Plan, samples: int, base: Plan, *, known: bool) -> Iterator[tuple[Plan, int]]:
-    if not known:
-        # Nobody said how many samples there are: as few microbatches as keep a pipeline half busy.
-        yield replace(plan, accumulate=max(base.accumulate, 2 * plan.pipeline if plan.pipeline > 1 else 1)), 1
+def _microbatches(layout: Plan, batch: int | None, base: Plan) -> Iterator[tuple[int, int]]:
+    """How many of them, and how many samples each has."""
+    if batch is None:
+        # Nobody said how many samples there are: as few microbatches as keep a pipeline busy for the most part.
+        yield max(base.accumulate, 2 * layout.pipeline if layout.pipeline > 1 else 1), 1
         return
+    samples = batch // layout.copies
     for microbatch in _divisors(samples):
         accumulate = samples // microbatch
-        if microbatch > _MOST_MICROBATCH and plan.pipeline > 1:
-            continue
-        if base.accumulate in (1, accumulate):
-            yield replace(plan, accumulate=accumulate), microbatch
+        if microbatch <= _MOST_MICROBATCH and base.accumulate in (1, accumulate):
+            yield accumulate, microbatch
 
 
-def _schedules(plan: Plan, model: ModelFacts, base: Plan) -> Iterator[Plan]:
+def _schedules(pipeline: int, accumulate: int, model: ModelFacts, base: Plan) -> Iterator[tuple[Schedule, int | None]]:
     """1F1B keeps less than GPipe and is as fast, so the latter is used only when it is asked for."""
-    if plan.pipeline == 1:
-        yield plan
+    if pipeline == 1:
+        yield Schedule.ONE_F_ONE_B, None
         return
     if base.schedule is not Schedule.INTERLEAVED:
-        yield replace(plan, schedule=base.schedule)
-    if base.schedule is Schedule.GPIPE or plan.accumulate % plan.pipeline:
+        yield base.schedule, None
+    if base.schedule is Schedule.GPIPE or accumulate % pipeline:
         return
     for stages in (base.stages,) if base.stages else _STAGES:
-        if plan.pipeline * stages <= (model.layers or 0):
-            yield replace(plan, schedule=Schedule.INTERLEAVED, stages=stages)
+        if pipeline * stages <= (model.layers or 0):
+            yield Schedule.INTERLEAVED, stages
 
 
 def _recomputes(model: ModelFacts, base: Plan) -> Iterable[Recompute]:
@@ -147,13 +161,13 @@ def _candidate(plan: Plan, model: Transformer, cluster: ClusterFacts, microbatch
     return Candidate(plan=plan, microbatch=microbatch, memory=memory, timing=timing, tokens_per_s=tokens_per_s, mfu=mfu)
 
 
-def _rank(candidate: Candidate, cluster: ClusterFacts) -> tuple[float, ...]:
-    """Smaller is better: faster, then simpler, then smaller. On CPUs simpler first."""
-    simple = _complexity(candidate.plan)
-    speed = -round(math.log(candidate.tokens_per_s) / _SAME)
+def _preferred(candidates: Sequence[Candidate], cluster: ClusterFacts) -> Candidate:
+    """Of those that are about as fast as the fastest, the simplest, and then the one with most memory to spare."""
     if cluster.gpu.is_cpu:
-        return (simple, candidate.plan.accumulate, speed, candidate.memory.total)
-    return (speed, simple, candidate.memory.total, candidate.plan.accumulate)
+        return min(candidates, key=lambda one: (_complexity(one.plan), one.plan.accumulate, one.timing.step))
+    fastest = max(candidate.tokens_per_s for candidate in candidates)
+    fast = [candidate for candidate in candidates if candidate.tokens_per_s >= fastest * (1 - SAME)]
+    return min(fast, key=lambda one: (_complexity(one.plan), one.memory.total, one.plan.accumulate))
 
 
 def _complexity(plan: Plan) -> float:

@@ -110,3 +110,13 @@ def _width(parameters: int, layers: int | None, vocabulary: int, heads: int | No
 def _rest(parameters: int, width: int, vocabulary: int) -> float:
     """What embedding and head leave for the blocks."""
     return max(parameters - 2 * vocabulary * width, parameters / 8)
+
+
+def usual_batch(model: ModelFacts, world_size: int) -> int:
+    """Samples of a step: half a million tokens for small models, four for large ones, in equal parts for the GPUs."""
+    tokens = min(4e6, max(0.5e6, 0.5e6 * math.sqrt(model.parameters / 125e6)))
+    samples = 1 << max(0, round(math.log2(tokens / (model.sequence or 1))))
+    if samples >= world_size:
+        return math.ceil(samples / world_size) * world_size
+    part = max(part for part in range(1, samples + 1) if world_size % part == 0)
+    return samples // part * part

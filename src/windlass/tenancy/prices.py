@@ -11,10 +11,14 @@ from windlass.core.resources import Placement
 DEFAULT_CPU_USD = 0.04
 DEFAULT_GPU_USD: Mapping[str, float] = {
     "a100": 2.68,
+    "a10g": 1.01,
+    "b200": 6.00,
     "h100": 3.90,
     "h200": 4.50,
     "l4": 0.80,
     "l40s": 1.90,
+    "mi300x": 3.50,
+    "rtx4090": 0.50,
     "t4": 0.35,
     "v100": 2.48,
 }

@@ -49,7 +49,7 @@ def test_own_prices_replace_the_usual_ones(tmp_path: Path) -> None:
     environ = {"WINDLASS_CPU_PRICE": "0.5", "WINDLASS_GPU_PRICES": "H100=1.25, mi300x=2"}
     prices = Settings.from_environ(environ, home=tmp_path).prices
     assert prices.cpu_usd == 0.5
-    assert (prices.gpu_price("h100"), prices.gpu_price("mi300x"), prices.gpu_price("t4")) == (1.25, 2.0, 0.35)
+    assert (prices.gpu_price("h100"), prices.gpu_price("gaudi3"), prices.gpu_price("t4")) == (1.25, 2.0, 0.35)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def test_what_a_run_holds_is_what_it_costs() -> None:
 def test_prices_of_gpus_are_found_whatever_their_spelling() -> None:
     book = PriceBook()
     assert book.gpu_price("h100") == book.gpu_price("H100-SXM5-80GB") == DEFAULT_GPU_USD["h100"]
-    assert book.gpu_price("mi300x") == book.gpu_price(None) == UNKNOWN_GPU_USD
+    assert book.gpu_price("gaudi3") == book.gpu_price(None) == UNKNOWN_GPU_USD
 
 
 def test_the_longest_matching_name_has_the_price() -> None:

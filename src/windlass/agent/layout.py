@@ -25,7 +25,8 @@ def rank_log(rank: int) -> str:
 
 
 def metrics_spool(rank: int) -> str:
-    """Points that a rank logged, one JSON object a line: {"t": time, "s": step?, "n": total steps?, "m": {...}}."""
+    """What a rank logged, one JSON object a line: a point, {"t": time, "s": step?, "n": total steps?, "m": {...}}, or
+    an alert, {"t": time, "s": step?, "a": {"kind": ..., "message": ...}}."""
     return "metrics-%d.jsonl" % rank
 
 

@@ -124,6 +124,8 @@ class Follower:
         return self._remark("connection lost, reconnecting" if lost else "connected again")
 
     def _event_lines(self, kind: str, message: str) -> list[tuple[str, str]]:
+        if kind == "alert":
+            return [("stderr", self._paint(f"windlass: {message}", "yellow"))]
         return self._remark(message) if kind in ("retrying", "cancel_requested", "resumed") else []
 
     def _progress_lines(self) -> list[tuple[str, str]]:

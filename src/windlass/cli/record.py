@@ -11,15 +11,19 @@ from typing import TYPE_CHECKING, Any
 from windlass.cli.charts import number, sparkline
 from windlass.cli.pane import clip
 from windlass.cli.terminal import STATE_MARKS, STATE_STYLES, Paint, cells, fit
+from windlass.core.plan import AUTO, parse_plan
 from windlass.core.quantities import format_duration, format_size
 
 if TYPE_CHECKING:
     from windlass.client import Metric
-    from windlass.wire.runs import AttemptView, ExitView, RunView
+    from windlass.wire.gang import RoleSpec
+    from windlass.wire.runs import AttemptView, EventView, ExitView, RunView
 
 _LABEL = 12
 _MOST_METRICS = 8
 _MOST_LINES = 6
+_MOST_TRACEBACK = 24
+_MOST_ALERTS = 5
 _FRAMEWORKS = ("torch", "jax", "tensorflow", "xgboost", "lightning", "transformers", "numpy")
 
 
@@ -59,8 +63,28 @@ def headline(view: RunView, paint: Paint) -> str:
 def put_outcome(record: Record, view: RunView, attempts: Sequence[AttemptView]) -> None:
     if view.exit is not None and view.exit.reason != "completed":
         record.put("why", describe_exit(view.exit), "red" if view.state == "failed" else "yellow")
+        put_traceback(record, view.exit)
     brief = len(attempts) == 1  # then its reason is the run's, and stands above
     record.put_all("attempts", [_attempt_line(record.paint, attempt, brief=brief) for attempt in attempts])
+
+
+def put_traceback(record: Record, exit: ExitView) -> None:
+    """Of the rank that failed first, the end of it: where it comes to the error."""
+    lines = (exit.traceback or "").splitlines()
+    for index, line in enumerate(lines[-_MOST_TRACEBACK:]):
+        label = "traceback" if index == 0 else ""
+        record.lines.append(f"  {record.paint(label.ljust(_LABEL), 'dim')}{line}")
+
+
+def put_alerts(record: Record, events: Sequence[EventView]) -> None:
+    alerts = [event for event in events if event.kind == "alert"]
+    shown = [
+        record.paint(f"{time.strftime('%H:%M:%S', time.localtime(event.at))}  {event.message}", "yellow")
+        for event in alerts[-_MOST_ALERTS:]
+    ]
+    if len(alerts) > len(shown):
+        shown.insert(0, record.paint(f"{len(alerts) - len(shown)} earlier ones", "dim"))
+    record.put_all("alerts", shown)
 
 
 def _attempt_line(paint: Paint, attempt: AttemptView, *, brief: bool) -> str:
@@ -131,6 +155,11 @@ def put_folders(record: Record, view: RunView, attempts: Sequence[AttemptView]) 
 def put_request(record: Record, view: RunView) -> None:
     spec = view.spec
     record.put("command", shlex.join(view.command))
+    record.put("recipe", spec.recipe)
+    record.put("roles", ", ".join(_role_words(name, role) for name, role in spec.roles.items()))
+    if spec.plan is not None:
+        record.put("plan", "auto" if spec.plan == AUTO else str(parse_plan(spec.plan)))
+    record.put("framework", spec.framework)
     asked = [f"{spec.nproc} processes per node"] if spec.nproc and spec.nproc > 1 else []
     wanted = spec.resources
     asked += [f"{wanted.nodes} nodes"] if wanted.nodes > 1 else []
@@ -147,6 +176,11 @@ def put_request(record: Record, view: RunView) -> None:
     record.put("timeout", format_duration(spec.timeout) if spec.timeout else None)
     record.put("seed", str(view.seed))
     record.put("clone of", view.clone_of)
+
+
+def _role_words(name: str, role: RoleSpec) -> str:
+    command = role.command if isinstance(role.command, str) or role.command is None else shlex.join(role.command)
+    return f"{role.count} {name}" + (f" ({command})" if command else "")
 
 
 def _short(value: Any) -> str:

@@ -29,6 +29,7 @@ def show(ctx: typer.Context, run: options.RunRef, json: options.Json = False) ->
     lines = records.Record(paint, width_of(sys.stdout))
     attempts = found.attempts()
     records.put_outcome(lines, found.view, attempts)
+    records.put_alerts(lines, found.events())
     if found.view.progress:
         progress = found.view.progress
         lines.put("progress", f"step {progress.step:,}" + (f" of {progress.total:,}" if progress.total else ""))
@@ -51,6 +52,7 @@ def show_end(run: Run) -> None:
     lines = records.Record(paint, width_of(stream))
     attempts = run.attempts()
     records.put_outcome(lines, run.view, attempts)
+    records.put_alerts(lines, run.events())
     records.put_metrics(lines, run.metrics())
     records.put_cost(lines, run.view)
     records.put_folders(lines, run.view, attempts)

@@ -32,6 +32,7 @@ class Status:
     usage: Mapping[str, Any] | None = None
     waiting_for: str = ""
     connected: bool = True
+    alert: str = ""  # the last one
 
     @classmethod
     def of(cls, run: RunSummary) -> Status:
@@ -48,6 +49,8 @@ class Status:
     def see(self, update: Update) -> None:
         if update.kind in ("run", "end"):
             self.see_run(update.value)
+        elif update.kind == "event":
+            self.alert = update.value.message if update.value.kind == "alert" else self.alert
         elif update.kind == "progress":
             self.progress = update.value.get("progress") or self.progress
             self.metrics = update.value.get("metrics") or self.metrics

@@ -141,6 +141,8 @@ class Watcher:
         if not status.connected:
             words += paint("  connection lost, reconnecting", "red")
         lines = [words]
+        if status.alert:
+            lines.append(paint(f"! {status.alert}"[:width], "yellow"))
         if status.progress:
             step, total = status.progress["step"], status.progress.get("total")
             text = f"{step:,}/{total:,}" if total else f"step {step:,}"

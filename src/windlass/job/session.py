@@ -7,6 +7,7 @@ import json
 import math
 import operator
 import os
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,9 +16,12 @@ from typing import Any, ClassVar
 from windlass.agent.layout import metrics_spool
 from windlass.core.names import nearest
 from windlass.core.plan import AUTO, Plan, parse_plan
-from windlass.job.spool import Spool
+from windlass.job.alerts import AlertGate
+from windlass.job.spool import Alert, Spool
 
 _LONGEST_NAME = 250
+_LONGEST_KIND = 60
+_LONGEST_MESSAGE = 2_000
 
 
 class Params(Mapping[str, Any]):
@@ -69,6 +73,7 @@ class Session:
         self._model_dir = environ.get("SM_MODEL_DIR")
         self._last: dict[str, float] = {}
         self._names: set[str] = set()
+        self._gate = AlertGate()
         folder = environ.get("WINDLASS_NODE_DIR")
         self._spool = Spool(os.path.join(folder, metrics_spool(self.rank))) if folder else None
 
@@ -99,6 +104,20 @@ class Session:
         self._last.update(values)
         if self._spool is not None:
             self._spool.add((time.time(), number, steps, values))
+
+    def alert(self, kind: str, message: str, step: int | None = None) -> None:
+        if not isinstance(kind, str) or not 0 < len(kind) <= _LONGEST_KIND or not kind.isprintable():
+            raise ValueError(f"{kind!r:.80} is no kind of alert: write 1 to {_LONGEST_KIND} printable characters")
+        number = None if step is None else _count("step", step)
+        held_back = self._gate.let_through(kind, time.monotonic())
+        if held_back is None:
+            return
+        text = str(message)[:_LONGEST_MESSAGE] + (f" (and {held_back} more of this kind before)" if held_back else "")
+        if self._spool is None:
+            print(f"windlass: {kind}: {text}", file=sys.stderr)
+        else:
+            self._spool.add(Alert(time.time(), number, kind, text))
+            self._spool.flush()  # what is wrong enough to be told may end the process next
 
     def flush(self) -> None:
         if self._spool is not None:

@@ -1,4 +1,4 @@
-"""The file a rank's metrics go to, written by a background thread so that the training loop never waits for a disk.
+"""The file a rank's metrics and alerts go to, written by a background thread so that no training loop waits for a disk.
 
 Lines are appended whole, so a reader can follow the file while it grows, and a forked process can share it.
 """
@@ -13,9 +13,17 @@ import threading
 import time
 import weakref
 from collections import deque
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 Point: TypeAlias = tuple[float, int | None, int | None, dict[str, float]]
+
+
+class Alert(NamedTuple):
+    at: float
+    step: int | None
+    kind: str
+    message: str
+
 
 _BATCH_S = 0.2
 # What is kept while the disk does not take it: about an hour of a busy loop, some tens of MB.
@@ -28,9 +36,9 @@ class Spool:
         self._reset()
         _open_spools.add(self)
 
-    def add(self, point: Point) -> None:
+    def add(self, record: Point | Alert) -> None:
         """A few microseconds; never blocks and never fails because of the disk."""
-        self._waiting.append(point)
+        self._waiting.append(record)
         if not self._wake.is_set():
             self._wake.set()
         if self._thread is None:
@@ -47,7 +55,7 @@ class Spool:
 
     def _reset(self) -> None:
         # Also after a fork: what waits belongs to the parent, and its thread and locks stayed there.
-        self._waiting: deque[Point] = deque(maxlen=_MOST_WAITING)
+        self._waiting: deque[Point | Alert] = deque(maxlen=_MOST_WAITING)
         self._unwritten = b""
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -92,12 +100,15 @@ class Spool:
                 self._unwritten = self._unwritten[: self._unwritten.find(b"\n") + 1]
 
 
-def _render(point: Point) -> str:
-    at, step, total, values = point
-    record: dict[str, object] = {"t": round(at, 6), "s": step, "m": values}
+def _render(record: Point | Alert) -> str:
+    if isinstance(record, Alert):
+        said = {"kind": record.kind, "message": record.message}
+        return json.dumps({"t": round(record.at, 6), "s": record.step, "a": said}, separators=(",", ":")) + "\n"
+    at, step, total, values = record
+    line: dict[str, object] = {"t": round(at, 6), "s": step, "m": values}
     if total is not None:
-        record["n"] = total
-    return json.dumps(record, separators=(",", ":")) + "\n"
+        line["n"] = total
+    return json.dumps(line, separators=(",", ":")) + "\n"
 
 
 _open_spools: weakref.WeakSet[Spool] = weakref.WeakSet()

@@ -20,6 +20,7 @@ from windlass.nodes.archive import stream_code
 from windlass.nodes.crowd import Crowd
 from windlass.nodes.store import NodeRecord
 from windlass.nodes.tokens import NodeTokens
+from windlass.runs.alerts import record_alerts
 from windlass.runs.sealing import Seal
 from windlass.tracking import storedlogs
 from windlass.tracking.points import SpoolChunk, parse_spool
@@ -150,6 +151,7 @@ def _take_points(tx: Connection, node: NodeRecord, rank: int, position: int, dat
         chunk = SpoolChunk(next_position=known + len(fresh), bad_lines=1)
     if chunk.next_position > known:
         ingest(tx, run_id, source, chunk.points, position=known, next_position=chunk.next_position)
+        record_alerts(tx, run_id, source, chunk.alerts)
     return chunk.next_position
 
 

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from windlass.core.quantities import format_duration
 from windlass.runs import store
 from windlass.runs.records import AttemptRecord, RunRecord
-from windlass.runs.types import RunState
+from windlass.runs.types import STATE_AFTER, RunState
 from windlass.scheduling.access import EngineAccess
 from windlass.scheduling.engines import load_engines
 from windlass.scheduling.explain import explain_waiting
@@ -65,8 +65,11 @@ def explain_run(tx: Connection, run: RunRecord, access: EngineAccess, *, now: fl
         summary = f"{verb}: attempt {run.attempt_count} on {held}, {format_duration(now - since)} so far"
         said = [f"{attempts[-1].engine} says: {attempts[-1].detail}"] if attempts and attempts[-1].detail else []
         return _why(run, summary, [*said, *_history(attempts)])
-    events = store.load_events(tx, run.id)
-    return _why(run, f"{run.state}: {events[-1].message}" if events else str(run.state), _history(attempts))
+    moves = [event for event in store.load_events(tx, run.id) if event.kind in STATE_AFTER]
+    traceback = run.exit.traceback.splitlines() if run.exit is not None and run.exit.traceback else []
+    return _why(
+        run, f"{run.state}: {moves[-1].message}" if moves else str(run.state), [*traceback, *_history(attempts)]
+    )
 
 
 def view_cluster(tx: Connection) -> ClusterView:

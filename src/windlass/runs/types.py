@@ -67,6 +67,7 @@ class EventKind(StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     PREEMPTING = "preempting"  # a warned stop: its node will be taken away
+    ALERT = "alert"  # raised by one of its processes, by `windlass.job.alert`
     CANCEL_REQUESTED = "cancel_requested"
     CANCELLED = "cancelled"
     RESUMED = "resumed"

@@ -10,6 +10,9 @@ from typing import Any
 
 from windlass.core.storable import storable_text
 
+_LONGEST_KIND = 60
+_LONGEST_TEXT = 2_000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricPoint:
@@ -17,6 +20,16 @@ class MetricPoint:
     step: int | None
     values: Mapping[str, float]
     total: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """Something a process wants people to know of."""
+
+    at: float
+    step: int | None
+    kind: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,27 +88,39 @@ class SpoolChunk:
     """Whole lines read from a spool, and where the next read begins."""
 
     points: list[MetricPoint] = field(default_factory=list)
+    alerts: list[Alert] = field(default_factory=list)
     next_position: int = 0
     bad_lines: int = 0
 
 
 def parse_spool(data: bytes, position: int) -> SpoolChunk:
-    """Points of the complete lines in `data`, which was read at `position`. A line that is no point is counted, not
-    fatal: the spool is written by user processes that may die at any moment.
+    """Points and alerts of the complete lines in `data`, which was read at `position`. A line that is neither is
+    counted, not fatal: the spool is written by user processes that may die at any moment.
     """
     end = data.rfind(b"\n") + 1
     chunk = SpoolChunk(next_position=position + end)
     for line in data[:end].splitlines():
-        if (point := _point_of(line)) is not None:
-            chunk.points.append(point)
+        found = _read(line)
+        if isinstance(found, MetricPoint):
+            chunk.points.append(found)
+        elif found is not None:
+            chunk.alerts.append(found)
         elif line.strip():
             chunk.bad_lines += 1
     return chunk
 
 
-def _point_of(line: bytes) -> MetricPoint | None:
+def _read(line: bytes) -> MetricPoint | Alert | None:
     try:
         data: Any = json.loads(line)
+        if "a" in data:
+            kind, message = storable_text(str(data["a"]["kind"])), storable_text(str(data["a"]["message"]))
+            return Alert(
+                at=_time(data["t"]),
+                step=_int(data.get("s")),
+                kind=kind[:_LONGEST_KIND],
+                message=message[:_LONGEST_TEXT],
+            )
         values = {name[:250]: float(value) for name, value in data["m"].items() if _can_be_kept(name)}
         return MetricPoint(at=_time(data["t"]), step=_int(data.get("s")), values=values, total=_int(data.get("n")))
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):

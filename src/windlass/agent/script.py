@@ -79,7 +79,8 @@ def _install_fresh_main() -> None:
 
 
 def _forget_ourselves() -> None:
-    package = __name__.rpartition(".")[0]
+    """Also the package that we are of: a script may bring one of that name, or another version of it."""
+    package = __name__.partition(".")[0]
     for name in list(sys.modules):
         if name == package or name.startswith(package + "."):
             del sys.modules[name]

@@ -65,7 +65,8 @@ def sees_the_difference(target: Target, *, cwd: str, loaded: Iterable[str]) -> b
         with open(source, "rb") as file:
             if _SETS_THEM.search(file.read()):
                 return True
-    loaded_names = {name.partition(".")[0] for name in loaded}
+    own = __name__.partition(".")[0]  # forgotten before it runs
+    loaded_names = {name.partition(".")[0] for name in loaded} - {own}
     with os.scandir(folder) as entries:
         return any(entry.name.partition(".")[0] in loaded_names and _importable(entry) for entry in entries)
 

@@ -23,6 +23,9 @@ Tag = Annotated[list[str] | None, typer.Option("--tag", metavar="K[=V]", help="A
 Timeout = Annotated[str | None, typer.Option("--timeout", help="Time limit, e.g. 90s, 10m, 12h.")]
 Retries = Annotated[int | None, typer.Option("--retries", min=0, help="Try again after any failure, so often.")]
 Priority = Annotated[str | None, typer.Option("--priority", help="low, normal or high.")]
+Plan = Annotated[
+    str | None, typer.Option("--plan", help="How the model is spread, e.g. data=2,tensor=4,precision=bf16; or auto.")
+]
 Nproc = Annotated[int | None, typer.Option("--nproc", min=1, help="Processes per node.")]
 Nodes = Annotated[int | None, typer.Option("--nodes", min=1, help="Nodes.")]
 Cpus = Annotated[float | None, typer.Option("--cpus", min=0, help="CPU cores per node.")]

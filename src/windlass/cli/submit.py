@@ -24,6 +24,11 @@ def run(
         list[str] | None, typer.Argument(metavar="[--] COMMAND...", help="A command, or a .py script and arguments.")
     ] = None,
     file: Annotated[Path | None, typer.Option("--file", "-f", help="A spec file.")] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option("--recipe", help="A training program of Windlass's own; `windlass recipes` lists them."),
+    ] = None,
+    plan: options.Plan = None,
     nproc: options.Nproc = None,
     nodes: options.Nodes = None,
     cpus: options.Cpus = None,
@@ -44,12 +49,13 @@ def run(
     no_warm: options.NoWarm = False,
 ) -> None:
     """Run a command or script, follow its output, and exit with its exit code."""
-    if not command and file is None:
+    if not command and file is None and recipe is None:
         raise InvalidInput(
-            "nothing to run", hint="`windlass run train.py`, `windlass run -- python train.py` or --file"
+            "nothing to run", hint="`windlass run train.py`, `windlass run -- python train.py`, --recipe or --file"
         )
     keys: dict[str, Any] = {
-        **_command_keys(command or []),
+        **(_command_keys(command or []) if recipe is None else {"recipe": recipe, "args": command or None}),
+        "plan": plan,
         "nproc": nproc,
         "resources": options.resources(nodes, cpus, gpus, memory),
         "name": name,
@@ -89,6 +95,7 @@ def submit(
     file: Annotated[Path, typer.Argument(metavar="SPEC.YAML", help="The spec file.")],
     name: options.Name = None,
     project: options.Project = None,
+    plan: options.Plan = None,
     param: options.Param = None,
     env: options.Env = None,
     secret: options.Secret = None,
@@ -103,6 +110,7 @@ def submit(
     keys = {
         "name": name,
         "project": project,
+        "plan": plan,
         "params": options.pairs("--param", param, typed=True),
         "env": options.pairs("--env", env),
         "priority": priority,

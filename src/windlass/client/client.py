@@ -97,7 +97,7 @@ class Client:
             from windlass.client.embedded import ensure_server
 
             ensure_server(self.home)
-        digest = None if submission.code is None else self._send_code(submission.code)
+        digest = None if submission.code is None else self._send_code(submission.code, submission.files)
         request = SubmitRequest(
             spec=submission.spec.model_dump(mode="json", exclude_unset=True),
             code_digest=digest,
@@ -108,12 +108,12 @@ class Client:
         body = request.model_dump(mode="json", exclude_none=True)
         return Run(self, RunView.model_validate(self.transport.post("/api/runs", body, key=key)))
 
-    def _send_code(self, folder: Path) -> str:
-        from windlass.client.snapshot import take_snapshot, tar_of
+    def _send_code(self, folder: Path, only: Sequence[str] | None = None) -> str:
+        from windlass.client.snapshot import take_files, take_snapshot, tar_of
         from windlass.core.errors import Unavailable
         from windlass.wire.cluster import SnapshotFile, SnapshotReceipt, SnapshotRequest
 
-        snapshot = take_snapshot(folder, home=self.home)
+        snapshot = take_snapshot(folder, home=self.home) if only is None else take_files(folder, only)
         files = [
             SnapshotFile(path=entry.path, mode=entry.mode, sha256=entry.sha256, size=entry.size, link=entry.link)
             for entry in snapshot.entries

@@ -93,6 +93,8 @@ class Run:
     @property
     def world_size(self) -> int:
         spec = self.view.spec
+        if spec.roles:
+            return sum(role.count for role in spec.roles.values())
         return spec.resources.nodes * (spec.nproc or spec.resources.gpus or 1)
 
     def _path(self, tail: str = "") -> str:

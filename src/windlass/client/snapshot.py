@@ -7,7 +7,7 @@ import os
 import stat
 import tarfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,6 +69,11 @@ def take_snapshot(root: Path, *, limit: int | None = None, home: Path | None = N
         raise _too_large(root, found, total, most)
     found.sort(key=lambda entry: entry.path)
     return Snapshot(root=root, entries=tuple(_hashed(root, entry) for entry in found))
+
+
+def take_files(root: Path, paths: Iterable[str]) -> Snapshot:
+    """These files of `root`, whatever ignore files say."""
+    return Snapshot(root=root, entries=tuple(_hashed(root, Entry(path=path)) for path in paths))
 
 
 def _walk(root: Path, home: str | None) -> Iterator[Entry]:

@@ -10,9 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from windlass.client.recipes import package_files, package_root
 from windlass.client.specfile import SpecFile, read_spec_file
 from windlass.core.errors import InvalidInput
+from windlass.core.frameworks import detect_framework, script_of
 from windlass.core.names import nearest
+from windlass.core.recipes import module_of
 from windlass.wire.spec import RunSpec, parse_spec
 
 Secrets = Mapping[str, str] | Iterable[str]
@@ -24,6 +27,7 @@ _MERGED = ("params", "env", "tags", "resources", "retry")
 class Submission:
     spec: RunSpec
     code: Path | None  # the folder to snapshot
+    files: Sequence[str] | None = None  # these of it and no others
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
@@ -48,8 +52,13 @@ def assemble(
         data["code"] = None
     parsed = parse_spec(data, line_of=_line_of(file, given) if file else None)
     code = None if parsed.code is None else (base / Path(parsed.code).expanduser()).resolve()
-    parsed = _placed(parsed, code, base)
-    return Submission(spec=parsed, code=code, secrets=_secret_values(parsed.secrets, values, environ))
+    files = None
+    if parsed.recipe is not None and code is None and parsed.workdir is None:
+        code, files = package_root(), tuple(package_files())
+    else:
+        parsed = _placed(parsed, code, base)
+    parsed = _with_framework(parsed, code or Path(parsed.workdir or "."))
+    return Submission(spec=parsed, code=code, files=files, secrets=_secret_values(parsed.secrets, values, environ))
 
 
 def _base(spec: str | Path | Mapping[str, Any] | RunSpec | None) -> tuple[dict[str, Any], Path, SpecFile | None]:
@@ -77,8 +86,8 @@ def _merged(data: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]
         if name in _MERGED and isinstance(old, Mapping) and isinstance(value, Mapping):
             value = {**old, **value}
         merged[name] = value
-    if "command" in given or "script" in given:
-        for name in ("command", "script", "args"):
+    if given.keys() & {"command", "script", "recipe"}:
+        for name in ("command", "script", "recipe", "args"):
             if name not in given:
                 merged.pop(name, None)
     return merged
@@ -96,6 +105,26 @@ def _placed(spec: RunSpec, code: Path | None, base: Path) -> RunSpec:
         if not folder.is_dir():
             raise InvalidInput(f"the code folder {folder} {'is not a folder' if folder.exists() else 'does not exist'}")
     return spec if spec.script is None else spec.model_copy(update={"script": _script(spec.script, folder)})
+
+
+def _with_framework(spec: RunSpec, folder: Path) -> RunSpec:
+    """What it trains with, if it does not say so itself: told from the command and what its script imports."""
+    if spec.framework is not None:
+        return spec
+    argv = _words(spec)
+    script = f"{module_of(spec.recipe).replace('.', '/')}.py" if spec.recipe else script_of(argv)
+    path = folder / script if script is not None else None
+    source = path.read_bytes() if path is not None and path.is_file() else None
+    found = detect_framework(argv, source)
+    return spec if found is None else spec.model_copy(update={"framework": found})
+
+
+def _words(spec: RunSpec) -> list[str]:
+    """About what is started: enough to find a launcher and a script in it."""
+    command = spec.command or next((role.command for role in spec.roles.values() if role.command), None)
+    if spec.script is not None or command is None:
+        return ["python", spec.script or ""]
+    return command.split() if isinstance(command, str) else command
 
 
 def _script(script: str, folder: Path) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from tests.integration.local_runs import LocalRuns
 from windlass.core.exits import Exit, ExitReason
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(180)]
-SOON_S = 25.0  # gloo itself would wait for half an hour
 
 JOINED = """
 import atexit, datetime, os, sys, threading, time
@@ -54,6 +52,12 @@ if rank == 1:
     open("/nowhere/part-1.bin")
 dist.barrier()
 """
+LEAVES_EARLY = """
+if rank == 1:
+    sys.exit(0)
+time.sleep(0.5)
+dist.all_reduce(value)
+"""
 KILLED = """
 if rank == 1:
     os.kill(os.getpid(), 9)
@@ -69,12 +73,10 @@ def runs(tmp_path: Path) -> Iterator[LocalRuns]:
     assert runs.processes() == []
 
 
-def end_of(runs: LocalRuns, text: str, **options: int) -> Exit:
-    attempt = runs.start("python", runs.script("train.py", JOINED + text), **options)
-    began = time.monotonic()
-    exit = runs.wait(attempt).exit
+def end_of(runs: LocalRuns, text: str, *, launcher: str = "python", **options: int) -> Exit:
+    attempt = runs.start(launcher, runs.script("train.py", JOINED + text), **options)
+    exit = runs.wait(attempt).exit  # which has far less patience than gloo
     assert exit is not None
-    assert time.monotonic() - began < SOON_S
     return exit
 
 
@@ -99,6 +101,17 @@ def test_shapes_that_differ(runs: LocalRuns) -> None:
     exit = end_of(runs, SHAPES, workers=2)
     assert exit.reason in (ExitReason.EXIT_CODE, ExitReason.SIGNAL), exit
     assert "op.preamble.length <= op.nbytes" in exit.message, exit
+
+
+def test_a_rank_that_left_early_is_named(runs: LocalRuns) -> None:
+    exit = end_of(runs, LEAVES_EARLY, workers=2)
+    assert exit.rank == 0
+    assert exit.message.endswith("; rank 1 had ended before, with code 0"), exit
+
+
+def test_under_torchrun_too(runs: LocalRuns) -> None:
+    exit = end_of(runs, RAISES_AND_LINGERS, launcher="torchrun", workers=2, self_launching=True)
+    assert exit.message.startswith("ValueError: bad batch on rank 1 (train.py:"), exit
 
 
 def test_a_plan_that_does_not_fit(runs: LocalRuns) -> None:

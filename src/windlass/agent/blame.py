@@ -24,6 +24,13 @@ def decide_culprit(candidates: Sequence[Candidate]) -> Candidate | None:
     return min(candidates, key=_rank_of_blame, default=None)
 
 
+def missed_peers(found: Candidate, ended_well: Sequence[int]) -> str:
+    """Who may have been missed: ranks that had ended, and not failed."""
+    if not (found.failure.about_peers and ended_well):
+        return ""
+    return "; %s had ended before, with code 0" % ", ".join("rank %d" % rank for rank in sorted(ended_well)[:8])
+
+
 def is_certain(candidates: Sequence[Candidate]) -> bool:
     """Whether waiting for others to end could bring no better explanation."""
     return any(not found.failure.about_peers for found in candidates)

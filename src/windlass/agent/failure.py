@@ -11,7 +11,7 @@ import json
 import os
 import re
 import signal
-from typing import NamedTuple
+from typing import Iterator, NamedTuple
 
 _RANK_PREFIX = re.compile(r"^(\[(default|rank|node)?\d+\]:\s?)+")
 _HEADER = "Traceback (most recent call last):"
@@ -115,7 +115,7 @@ def describe_unfinished(*, rank: int, stderr_tail: bytes) -> Failure | None:
     text = stderr_tail.decode("utf-8", "replace").rstrip()
     error = last_python_error(text)
     traceback = last_traceback(text)
-    if error is None or traceback is None or not _plain(text).endswith(traceback.splitlines()[-1]):
+    if error is None or traceback is None or not text.endswith(traceback.splitlines()[-1]):
         return None
     reason = "oom" if error.is_out_of_memory() else "exit_code"
     message = "%s; rank %d did not end by itself" % (error.describe(), rank)
@@ -146,18 +146,16 @@ def signal_name(number: int) -> str:
 
 def last_python_error(text: str) -> PythonError | None:
     """The last traceback in `text` that is not a mere relay of another process's."""
-    found = _last_error(_plain(text).split("\n"))
-    return found[1] if found else None
+    found = _last_told(text)
+    return found.error if found else None
 
 
 def last_traceback(text: str) -> str | None:
     """The text of that traceback, with those that it was chained to."""
-    lines = _plain(text).split("\n")
-    found = _last_error(lines)
+    found = _last_told(text)
     if found is None:
         return None
-    start = _chain_start(lines, found[0])
-    end = found[0] + 1
+    lines, end = found.lines, found.header + 1
     while end < len(lines) and (not lines[end] or lines[end][0].isspace()):
         end += 1
     end += 1  # the error; its message may have several lines
@@ -165,28 +163,48 @@ def last_traceback(text: str) -> str | None:
         if end >= len(lines) or not lines[end].strip() or lines[end] == _HEADER:
             break
         end += 1
-    shown = lines[start:end]
+    shown = lines[_chain_start(lines, found.header) : end]
     if len(shown) > _MOST_TRACEBACK_LINES:
         shown = [shown[0], "  ...", *shown[2 - _MOST_TRACEBACK_LINES :]]
     return "\n".join(line[:1000] for line in shown)
 
 
-def _plain(text: str) -> str:
-    """Without the prefixes that launchers put before the lines of their workers."""
-    return "\n".join(_RANK_PREFIX.sub("", line.rstrip("\r")) for line in text.split("\n"))
+class _Told(NamedTuple):
+    """A traceback, among the lines of whoever told it."""
+
+    lines: list[str]
+    header: int
+    error: PythonError
+    at: int  # its place in the whole text
 
 
-def _last_error(lines: list[str]) -> tuple[int, PythonError] | None:
-    """With the number of its header's line."""
-    found: tuple[int, PythonError] | None = None
-    for number in reversed([n for n, line in enumerate(lines) if line == _HEADER]):
-        error = _parse(lines[number + 1 :])
-        if error is None:
-            continue
-        if not error.type.endswith(_RELAYED):
-            return number, error
-        found = found or (number, error)
-    return found
+def _last_told(text: str) -> _Told | None:
+    """Where a launcher relays the end of a worker, all of its workers speak in one stream: then the one to be heard is
+    who had trouble of its own, not who missed it and spoke last."""
+    told = [found for voice in _voices(text) for found in _tracebacks(voice)]
+    own = [found for found in told if not found.error.type.endswith(_RELAYED)]
+    if len(own) < len(told):
+        own = [found for found in own if not found.error.is_about_peers()] or own
+    return max(own or told, key=lambda found: found.at, default=None)
+
+
+def _voices(text: str) -> list[list[tuple[int, str]]]:
+    """The numbered lines of each process that has a prefix of its own, without it; lines of several may be mixed."""
+    voices: dict[str, list[tuple[int, str]]] = {}
+    for number, line in enumerate(text.split("\n")):
+        prefix = _RANK_PREFIX.match(line)
+        voices.setdefault(prefix[0].rstrip() if prefix else "", []).append(
+            (number, line[prefix.end() if prefix else 0 :].rstrip("\r"))
+        )
+    return list(voices.values())
+
+
+def _tracebacks(voice: list[tuple[int, str]]) -> Iterator[_Told]:
+    lines = [line for _, line in voice]
+    for header, line in enumerate(lines):
+        error = _parse(lines[header + 1 :]) if line == _HEADER else None
+        if error is not None:
+            yield _Told(lines, header, error, voice[header][0])
 
 
 def _chain_start(lines: list[str], header: int) -> int:

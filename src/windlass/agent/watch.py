@@ -10,7 +10,7 @@ import time
 from typing import Any, Callable, Mapping
 
 from . import kernel, layout, outcome
-from .blame import Candidate, decide_culprit, is_certain
+from .blame import Candidate, decide_culprit, is_certain, missed_peers
 from .environ import argv_of, is_essential
 from .failure import describe_failure, describe_unfinished
 from .files import read_json, write_json
@@ -228,7 +228,10 @@ class Watch:
         ]
         found = decide_culprit([*self._failed, *unfinished])
         assert found is not None
-        self._stop(Verdict.on(found), self._plan["grace_s"])
+        ended_well = [rank.rank for rank in self._ranks.values() if rank.end and rank.end["exit_code"] == 0]
+        verdict = Verdict.on(found)
+        verdict = verdict._replace(message=verdict.message + missed_peers(found, ended_well))
+        self._stop(verdict, self._plan["grace_s"])
 
     def _look_for_completion(self) -> None:
         """Once all ranks that the attempt is for have ended well, the others are told to stop; with several nodes

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from windlass.agent.blame import Candidate, decide_culprit, is_certain
+from windlass.agent.blame import Candidate, decide_culprit, is_certain, missed_peers
 from windlass.agent.failure import Failure
 
 OWN = Failure("exit_code", "ValueError: bad", "f1")
@@ -26,3 +26,9 @@ def test_of_equals_the_first_in_time_and_then_by_rank() -> None:
     assert decide_culprit([Candidate(1, OWN, 10.0), Candidate(0, OWN, 11.0)]) == Candidate(1, OWN, 10.0)
     assert decide_culprit([Candidate(1, OWN, 10.0), Candidate(0, OWN, 10.0)]) == Candidate(0, OWN, 10.0)
     assert decide_culprit([]) is None
+
+
+def test_peers_that_ended_well_may_be_the_missed_ones() -> None:
+    assert missed_peers(Candidate(0, MISSES, 1.0), [2, 1]) == "; rank 1, rank 2 had ended before, with code 0"
+    assert missed_peers(Candidate(0, OWN, 1.0), [1]) == ""
+    assert missed_peers(Candidate(0, MISSES, 1.0), []) == ""

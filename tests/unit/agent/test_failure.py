@@ -174,3 +174,17 @@ def test_a_rank_that_hangs_in_its_own_end_has_failed_all_the_same() -> None:
     assert found.message == "ValueError: bad lr 0.1 at 0x7f12 (train.py:8); rank 2 did not end by itself"
     assert describe_unfinished(rank=2, stderr_tail=(TRACEBACK + "went on\n\nwith other things\n").encode()) is None
     assert describe_unfinished(rank=2, stderr_tail=b"all is well\n") is None
+
+
+def test_workers_of_a_launcher_that_speak_at_once_are_told_apart() -> None:
+    own = [f"[rank1]: {line}" for line in TRACEBACK.splitlines()]
+    missed = TRACEBACK.replace("ValueError: bad lr 0.1 at 0x7f12", "RuntimeError: Connection closed by peer")
+    other = [f"[rank0]: {line}" for line in missed.splitlines()]
+    mixed = "\n".join(line for pair in zip(own, other, strict=True) for line in pair) + "\n"
+    relay = TRACEBACK.replace("ValueError: bad lr 0.1 at 0x7f12", "torch.errors.ChildFailedError:")
+    found = failed(mixed + relay)
+    assert found.message == "ValueError: bad lr 0.1 at 0x7f12 (train.py:8)"
+    assert not found.about_peers
+    assert found.traceback == TRACEBACK.partition("\n")[2].rstrip()
+    # Without a launcher it is one process, and what it said last is why it ended.
+    assert failed(TRACEBACK + missed).about_peers

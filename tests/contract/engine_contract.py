@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
 
@@ -122,6 +123,23 @@ class EngineContract(ABC):
             ExitReason.EXIT_CODE,
             ExitReason.COMPLETED,
         ]
+
+    def test_as_many_launches_at_once_as_it_says(self, engine: Engine) -> None:
+        """And others are asked about meanwhile, by another thread."""
+        if engine.launches_at_once == 1:
+            pytest.skip("this engine launches one at a time")
+        before = self.launch(engine, self.exits_with(0), number=1)
+        numbers = range(2, 5)
+        with ThreadPoolExecutor(len(numbers)) as threads:
+            launches = [threads.submit(self.launch, engine, self.exits_with(0), number=number) for number in numbers]
+            while not all(launch.done() for launch in launches):
+                self.look(engine, before)
+                wait(launches, timeout=0.05)
+        for attempt_id in (before, *(launch.result() for launch in launches)):
+            seen = self.wait_until(engine, attempt_id, Phase.ENDED)
+            assert seen.exit is not None
+            assert seen.exit.reason is ExitReason.COMPLETED
+            assert self.times_started(engine, attempt_id) <= 1
 
     def test_a_stopped_attempt_is_cancelled(self, engine: Engine) -> None:
         attempt_id = self.launch(engine, self.goes_on())

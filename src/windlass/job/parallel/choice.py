@@ -2,22 +2,75 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+import torch.distributed as dist
 from torch import nn
 
 from windlass.core.plan import AUTO, InvalidPlan, Plan, parse_plan
-from windlass.job.parallel.split import Split
+from windlass.job.parallel.split import Cut, Split
+from windlass.job.parallel.tensor import cut_modules
 from windlass.job.process import Process
+from windlass.planning import ClusterFacts, ModelFacts, choose_plan
 
 
-def choose(wanted: Plan | str | Mapping[str, Any], model: nn.Module, split: Split, process: Process) -> Plan:
+def choose(
+    wanted: Plan | str | Mapping[str, Any], model: nn.Module, split: Split, process: Process, batch: int | None
+) -> Plan:
+    """The plan for these processes; InvalidPlan, on all of them, if there is none. `batch` helps `auto` to choose."""
     if isinstance(wanted, str) and wanted.strip() == AUTO:
-        return _automatic(model, split, process)
+        return _automatic(model_facts(model, split), process, batch)
     return parse_plan(wanted).sized(process.world_size)
 
 
-def _automatic(model: nn.Module, split: Split, process: Process) -> Plan:
-    del model, split, process
-    raise InvalidPlan("plan: auto is not known here yet")
+def model_facts(model: nn.Module, split: Split) -> ModelFacts:
+    """What the planner wants to know, as far as the model's own table of cuts tells."""
+    cut = cut_modules(model, split)
+    tables = [m for m, how in cut if isinstance(m, nn.Embedding) and how is Cut.VOCABULARY]
+    largest = max(tables, key=lambda table: table.num_embeddings, default=None)
+    inner = max((m.in_features for m, how in cut if isinstance(m, nn.Linear) and how is Cut.ROW), default=None)
+    into = sum(isinstance(m, nn.Linear) and how is Cut.COLUMN and m.out_features == inner for m, how in cut)
+    out = sum(isinstance(m, nn.Linear) and how is Cut.ROW and m.in_features == inner for m, how in cut)
+    shape = split.shape
+    return ModelFacts(
+        parameters=sum(p.numel() for p in model.parameters()),
+        layers=shape.layers,
+        width=largest.embedding_dim if largest is not None else None,
+        heads=shape.heads,
+        kv_heads=shape.kv_heads,
+        inner=inner,
+        gated=into > out,
+        vocabulary=largest.num_embeddings if largest is not None else None,
+        sequence=shape.sequence,
+        tied=shape.tied,
+        divisible=bool(split.tensor),
+        stageable=split.blocks is not None,
+    )
+
+
+def _automatic(model: ModelFacts, process: Process, batch: int | None) -> Plan:
+    """One process chooses for all, since they may see different amounts of free memory."""
+    chosen: list[Any] = [None]
+    if process.is_main:
+        try:
+            chosen = [choose_plan(model, _cluster(process), batch=batch).as_dict()]
+        except InvalidPlan as refused:
+            chosen = [str(refused)]
+    if process.world_size > 1:
+        dist.broadcast_object_list(chosen, src=0)
+    if isinstance(chosen[0], str):
+        raise InvalidPlan(chosen[0])
+    return parse_plan(chosen[0]).sized(process.world_size)
+
+
+def _cluster(process: Process) -> ClusterFacts:
+    here = int(os.environ.get("LOCAL_WORLD_SIZE") or process.world_size)
+    if process.device.type == "cuda":
+        properties = torch.cuda.get_device_properties(process.device)
+        kind, memory = properties.name, properties.total_memory
+    else:
+        kind, memory = "cpu", os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // here
+    return ClusterFacts(world_size=process.world_size, gpu_type=kind, memory_bytes=memory, gpus_per_node=here)

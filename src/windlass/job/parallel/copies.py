@@ -15,10 +15,14 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from windlass.core.plan import Plan
+from windlass.core.plan import Compression, Plan
 from windlass.job.parallel.compress import apply_compression
 from windlass.job.parallel.mesh import copies_mesh, group_of
 from windlass.job.parallel.precision import compute_dtype
+
+# PowerSGD's hook goes on when its first exchange is done, and gloo says so to each process in an order of its own:
+# with several buckets, processes would answer each other's wrong questions.
+_ONE_BUCKET_MB = 2**20
 
 
 class Copies(Protocol):
@@ -72,6 +76,7 @@ class Replicas:
             device_ids=[device] if device.type == "cuda" else None,
             process_group=group,
             gradient_as_bucket_view=True,  # one gradient in memory instead of two
+            bucket_cap_mb=_ONE_BUCKET_MB if plan.compress is Compression.POWERSGD and device.type == "cpu" else None,
         )
         if plan.compress is not None:
             apply_compression(self._ddp, plan.compress, group)

@@ -41,15 +41,20 @@ def parallelize(
     plan: Plan | str | Mapping[str, Any] | None = None,
     *,
     loss: Loss = cross_entropy,
+    batch: int | None = None,
 ) -> Parallel:
-    """Spread `model` over the processes of the run; `plan` is the run's own unless given here, `auto` lets it choose.
+    """Spread `model` over the processes of the run, by `plan` or by the run's own.
+
+    `auto` lets the planner choose, best told of the samples in a whole step's `batch`.
 
     Every process must call it, with the same model. Raises InvalidPlan, before anything is exchanged, if the plan does
     not fit the number of processes, the model or the device. `loss` is a mean over the samples it is given.
     """
     process = init()
     split = split_of(model)
-    sized = choose(plan if plan is not None else session().plan, model, split, process)
+    sized = choose(plan if plan is not None else session().plan, model, split, process, batch)
+    if batch is not None:
+        sized.check_batch(batch)
     check(sized, model, split, process.device)
     return Parallel(model, sized, split, process, loss)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import warnings
 from collections.abc import Iterator
 
 from torch import nn
@@ -24,8 +25,15 @@ _SEQUENCE_DIM = 1
 
 def apply_tensor(part: nn.Module, split: Split, mesh: DeviceMesh, *, sequence: bool) -> None:
     """Divide the modules of `part` that the table names over `mesh`, of one dimension."""
+    # Of a model that is sharded too, whose last product hands over a view: the loss would have to change it in place.
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
     styles = {name: _style(cut, sequence) for name, cut in _cuts(part, split)}
     parallelize_module(part, mesh, {name: style for name, style in styles.items() if style is not None})
+
+
+def cut_modules(model: nn.Module, split: Split) -> list[tuple[nn.Module, Cut]]:
+    """Every module that the table names."""
+    return [(model.get_submodule(name), cut) for name, cut in _cuts(model, split)]
 
 
 def check_tensor(model: nn.Module, split: Split, plan: Plan) -> None:

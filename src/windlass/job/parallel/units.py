@@ -25,7 +25,11 @@ def _repeated(module: nn.Module) -> list[nn.Module]:
     found: list[nn.Module] = []
     for child in module.children():
         layers = list(child.children()) if isinstance(child, nn.ModuleList | nn.ModuleDict | nn.Sequential) else []
-        if len(layers) > 1 and len({type(layer) for layer in layers}) == 1 and any(layers[0].parameters()):
+        if (
+            len(layers) > 1
+            and len({type(layer) for layer in layers}) == 1
+            and any(True for _ in layers[0].parameters())
+        ):
             found.extend(layers)
         else:
             found.extend(_repeated(child))

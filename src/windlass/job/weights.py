@@ -1,0 +1,41 @@
+"""The weights of a parallel model in one piece, under the names that they have in the plain model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from windlass.job.parallel.parallelize import Parallel
+from windlass.job.session import session
+
+
+@torch.no_grad()
+def whole_weights(parallel: Parallel, wanted: Callable[[str], bool] | None = None) -> dict[str, Tensor] | None:
+    """On the first process a state dict in the host's memory, None on the others. Every process must call it.
+
+    `wanted`: by its name, whether a tensor is to be part of it.
+    """
+    here: dict[str, Tensor] = {}
+    for part in parallel.parts:
+        for name, tensor in part.state_dict().items():
+            if wanted is not None and not wanted(name):
+                continue
+            whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+            if _speaks(parallel):
+                here[name] = whole.detach().to("cpu", copy=True)
+    if parallel.plan.pipeline > 1:
+        everyone: list[Any] | None = [None] * dist.get_world_size() if session().is_main else None
+        dist.gather_object(here, everyone)
+        here = {name: tensor for part in everyone or () for name, tensor in part.items()}
+    return here if session().is_main else None
+
+
+def _speaks(parallel: Parallel) -> bool:
+    """One process of every pipeline stage, the first one among them, keeps what it has gathered."""
+    plan = parallel.plan
+    return session().rank % max(1, plan.world_size // plan.pipeline) == 0

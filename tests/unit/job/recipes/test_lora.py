@@ -1,0 +1,130 @@
+"""The recipe `lora`, on a tiny Llama with random weights."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # of libraries that transformers finds
+    transformers = pytest.importorskip("transformers")
+
+from tests.unit.job.processes import run_processes  # noqa: E402
+from windlass.core.errors import InvalidInput  # noqa: E402
+from windlass.job.recipes.lora import (  # noqa: E402
+    NOT_LEARNED,
+    Logits,
+    Settings,
+    apply_adapters,
+    load_model,
+    read_samples,
+)
+
+pytestmark = pytest.mark.torch
+
+SCRIPT = """
+import torch
+torch.set_num_threads(1)
+from windlass.job.recipes import lora
+lora.main()
+"""
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "llama"
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=256,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+        initializer_range=0.2,  # so that there is something in its states to learn from
+    )
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+def bytes_of(text: str) -> list[int]:
+    return list(text.encode())
+
+
+def test_adapters_begin_as_nothing_and_are_all_that_is_learned(llama: Path) -> None:
+    model, tokens_of = load_model(str(llama))
+    inputs = torch.tensor([tokens_of("a line")])
+    before = Logits(model)(inputs)
+    names = apply_adapters(model, Settings(model="", data="", rank=4))
+    assert len(names) == 8  # four in each of two layers
+    torch.testing.assert_close(Logits(model)(inputs), before)
+    learned = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert len(learned) == 16
+    assert all(".lora_" in name for name in learned)
+
+
+def test_layers_that_are_not_there_are_named(llama: Path) -> None:
+    model, _ = load_model(str(llama))
+    with pytest.raises(InvalidInput, match=r"no linear layer is called query; there are: .*q_proj"):
+        apply_adapters(model, Settings(model="", data="", targets=("query",)))
+
+
+def test_only_completions_are_learned(tmp_path: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    path.write_text('{"prompt": "ab", "completion": "cd"}\n\n{"text": "xyz"}\n{"completion": "q" }\n')
+    samples = read_samples(path, bytes_of, 5)
+    no = NOT_LEARNED
+    assert [(bytes(inputs.tolist()), targets.tolist()) for inputs, targets in samples] == [
+        (b"abc\0\0", [no, ord("c"), ord("d"), no, no]),
+        (b"xy\0\0\0", [ord("y"), ord("z"), no, no, no]),
+        (b"\0\0\0\0\0", [no] * 5),
+    ]
+    path.write_text('{"question": "ab"}\n')
+    with pytest.raises(InvalidInput, match="line 1 has neither `text` nor `completion`; it has: question"):
+        read_samples(path, bytes_of, 5)
+
+
+def test_a_text_is_cut_into_pieces(tmp_path: Path) -> None:
+    path = tmp_path / "data.txt"
+    path.write_text("abcdefgh")
+    samples = read_samples(path, bytes_of, 3)
+    assert [(bytes(x.tolist()), bytes(y.tolist())) for x, y in samples] == [(b"abc", b"bcd"), (b"def", b"efg")]
+
+
+@pytest.mark.parametrize("plan", ["data=2", pytest.param("shard=2", marks=pytest.mark.slow)])
+def test_two_processes_learn_and_leave_an_adapter(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: str
+) -> None:
+    (tmp_path / "data.txt").write_text("the anchor is up and the sails are set\n" * 20)
+    params = {"model": str(llama), "data": str(tmp_path / "data.txt"), "steps": 30, "lr": 0.02, "sequence": 32}
+    params["targets"] = "q_proj,v_proj,down_proj,lm_head"
+    monkeypatch.setenv("WINDLASS_PARAMS", json.dumps(params))
+    monkeypatch.setenv("WINDLASS_PLAN", plan)
+    outputs = run_processes(SCRIPT, tmp_path)
+    assert "5,632 of 40,608 parameters are learned, in 7 layers" in outputs[0]
+    losses = [
+        point["m"]["loss"]
+        for point in map(json.loads, (tmp_path / "metrics-0.jsonl").read_text().splitlines())
+        if "loss" in point.get("m", {})
+    ]
+    assert losses[0] > 4.5
+    assert losses[-1] < 2.5
+    folder = tmp_path / "output" / "adapter"
+    about = json.loads((folder / "adapter_config.json").read_text())
+    assert (about["peft_type"], about["r"]) == ("LORA", 8)
+    from safetensors.torch import load_file
+
+    saved = load_file(folder / "adapter_model.safetensors")
+    assert len(saved) == 14
+    shape = saved["base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"].shape
+    assert tuple(shape) == (8, 32)
+
+
+def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"must be a folder with a config\.json"):
+        load_model(str(tmp_path))

@@ -93,10 +93,10 @@ def _state(plan: Plan, own: float, largest: float, *, activations: float = 0.0, 
     parameters = (0 if plan.offload else _MASTER * sharded) + copied * (own if stay_whole else units)
     if plan.shard == 1:
         gradients = _GRADIENT * own
-    elif plan.zero == 1:
-        gradients = _GRADIENT * (own + sharded)
     else:
+        # One unit's gradients come out of the backward pass and go into the reduction's buffer.
         gradients = _GRADIENT * sharded + (low + _GRADIENT) * min(own, largest)
+        gradients += _GRADIENT * own if plan.zero == 1 else 0.0
     optimizer = 0 if plan.offload else _MOMENTS * sharded
     return Memory(parameters=parameters, gradients=gradients, optimizer=optimizer, activations=activations, loss=loss)
 

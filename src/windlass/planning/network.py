@@ -76,11 +76,12 @@ def pipeline_s(cluster: ClusterFacts, plan: Plan, model: Transformer, tokens: fl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """What `data` and `shard` send, by when it has to be there. Seconds."""
+    """What `data` and `shard` send, by the pass that it goes on beside. Seconds."""
 
-    each_microbatch: float = 0.0  # beside each microbatch's passes
-    first_forward: float = 0.0  # beside the first forward pass of a step
-    last_backward: float = 0.0  # beside the last backward pass
+    forward: float = 0.0  # every forward pass
+    backward: float = 0.0  # every backward pass
+    first_forward: float = 0.0  # only the first one of a step, and besides
+    last_backward: float = 0.0  # only the last one
 
 
 def exchange(cluster: ClusterFacts, plan: Plan, parameters: float, units: int, software: Software) -> Exchange:
@@ -98,5 +99,5 @@ def exchange(cluster: ClusterFacts, plan: Plan, parameters: float, units: int, s
     if plan.zero == 1:
         return Exchange(first_forward=gather, last_backward=scatter + copies)
     if plan.zero == 2:
-        return Exchange(each_microbatch=scatter, first_forward=gather, last_backward=copies)
-    return Exchange(each_microbatch=2 * gather + scatter, last_backward=copies)
+        return Exchange(backward=scatter, first_forward=gather, last_backward=copies)
+    return Exchange(forward=gather, backward=gather + scatter, last_backward=copies)

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 from windlass.core.plan import Plan, Precision, Recompute, Schedule
 from windlass.planning.facts import ClusterFacts, Transformer
 from windlass.planning.gpus import GIB, GPUS
 from windlass.planning.software import Software
+
+
+class Basis(StrEnum):
+    """What a row can prove."""
+
+    FITTED = "fitted"  # a constant was chosen so that this row comes right: nothing
+    ADJUSTED = "adjusted"  # what its source leaves open was settled after a first comparison: a little
+    UNTOUCHED = ""  # described and predicted; nothing was changed for it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +31,7 @@ class Published:
     software: Software
     tokens_per_s: float  # and GPU
     memory_gib: float | None = None
-    fitted: bool = False  # a constant was chosen so that this row comes right
+    basis: Basis = Basis.UNTOUCHED
 
     @property
     def batch(self) -> int:
@@ -90,7 +99,7 @@ def _megatron() -> Iterator[Published]:
             microbatch=microbatch,
             software=_MEGATRON,
             tokens_per_s=teraflops * 1e12 / flops,
-            fitted=True,
+            basis=Basis.FITTED,
         )
 
 
@@ -110,27 +119,42 @@ def _torchtitan() -> Iterator[Published]:
     selective = Plan(precision=Precision.BF16, activation_checkpoint=Recompute.SELECTIVE, data=1, shard=8)
     compiled = replace(selective, compile=True)
     low = replace(compiled, precision=Precision.FP8)
-    for plan, gpus, speed, memory, fitted in (
-        (selective, 8, 5762, 82.4, True),
-        (compiled, 8, 6667, 77.0, True),
-        (low, 8, 8532, 76.8, True),
-        (selective, 128, 5605, 67.0, False),
-        (compiled, 128, 6514, 62.0, False),
-        (low, 128, 8380, 61.8, False),
+    for plan, gpus, speed, memory in (
+        (selective, 8, 5762, 82.4),
+        (compiled, 8, 6667, 77.0),
+        (low, 8, 8532, 76.8),
+        (selective, 128, 5605, 67.0),
+        (compiled, 128, 6514, 62.0),
+        (low, 128, 8380, 61.8),
     ):
-        yield _titan("8B", _LLAMA3_8B, replace(plan, shard=gpus), 2, speed, memory, fitted=fitted)
+        yield _titan(
+            "8B",
+            _LLAMA3_8B,
+            replace(plan, shard=gpus),
+            2,
+            speed,
+            memory,
+            basis=Basis.FITTED if gpus == 8 else Basis.UNTOUCHED,
+        )
     full = replace(low, activation_checkpoint=Recompute.FULL, tensor=8, sequence=True)
     yield _titan("70B", _LLAMA3_70B, replace(full, shard=32), 16, 829, 71.9)
     # With a pipeline it keeps parameters whole and reduces gradients once a step. As many microbatches as processes is
     # its default; the files do not say another number.
     deep = replace(full, shard=8, zero=1, pipeline=8, accumulate=8)
     for plan, speed, memory in ((deep, 100, 82.5), (replace(deep, schedule=Schedule.INTERLEAVED), 128, 72.7)):
-        run = _titan("405B", _LLAMA3_405B, plan, 4, speed, memory)
+        run = _titan("405B", _LLAMA3_405B, plan, 4, speed, memory, basis=Basis.ADJUSTED)
         yield replace(run, software=replace(_TORCHTITAN, hidden_sums=0.5))  # with asynchronous tensor parallelism
 
 
 def _titan(
-    size: str, model: Transformer, plan: Plan, microbatch: int, speed: float, memory: float, *, fitted: bool = False
+    size: str,
+    model: Transformer,
+    plan: Plan,
+    microbatch: int,
+    speed: float,
+    memory: float,
+    *,
+    basis: Basis = Basis.UNTOUCHED,
 ) -> Published:
     cluster = ClusterFacts(world_size=plan.world_size, gpu_type="h100", device=_H100_500W)
     return Published(
@@ -143,7 +167,7 @@ def _titan(
         software=_TORCHTITAN,
         tokens_per_s=speed,
         memory_gib=memory,
-        fitted=fitted,
+        basis=basis,
     )
 
 
@@ -163,6 +187,7 @@ def _llama() -> Iterator[Published]:
             microbatch=1,
             software=Software(),
             tokens_per_s=mfu * 989e12 / _LLAMA3_405B.flops_per_token,
+            basis=Basis.ADJUSTED,
         )
     llama = Transformer(
         parameters=65_200_000_000, layers=80, width=8192, heads=64, kv_heads=64, inner=22016, gated=True,
@@ -270,5 +295,5 @@ def _plain_loops() -> Iterator[Published]:
             microbatch=microbatch,
             software=Software(),
             tokens_per_s=speed,
-            fitted=True,
+            basis=Basis.FITTED,
         )

@@ -8,7 +8,7 @@ from windlass.core.plan import Plan
 from windlass.planning.compute import Machine, microbatch_s, optimizer_s
 from windlass.planning.facts import ClusterFacts, Transformer
 from windlass.planning.memory import layers_per_process
-from windlass.planning.network import exchange, pipeline_s, tensor_s
+from windlass.planning.network import Exchange, exchange, pipeline_s, tensor_s
 from windlass.planning.software import WINDLASS, Software
 
 # Sending beside computing is not free: collectives take multiprocessors and memory bandwidth away from products.
@@ -47,16 +47,23 @@ def time_of(
     chunks = plan.total_stages // plan.pipeline
     parameters = _own_parameters(plan, model)
     sent = exchange(cluster, plan, parameters, layers, software)
-    shown = count * _not_hidden(sent.each_microbatch, one)
-    shown += _not_hidden(sent.first_forward, one / 3) + _not_hidden(sent.last_backward, one * 2 / 3)
     return Timing(
         compute=count * one,
         tensor=count * sums,
-        exchange=shown,
+        exchange=_shown(sent, count, one),
         messages=count * messages,
         bubble=(plan.pipeline - 1) / chunks * (one + sums + messages),
         optimizer=optimizer_s(machine, parameters),
     )
+
+
+def _shown(sent: Exchange, count: int, one: float) -> float:
+    """What of the exchange is waited for. The backward pass of a microbatch takes twice as long as the forward pass."""
+    forward, backward = one / 3, one * 2 / 3
+    first = _not_hidden(sent.forward + sent.first_forward, forward)
+    last = _not_hidden(sent.backward + sent.last_backward, backward)
+    between = _not_hidden(sent.forward, forward) + _not_hidden(sent.backward, backward)
+    return first + (count - 1) * between + last
 
 
 def _not_hidden(sent: float, beside: float) -> float:

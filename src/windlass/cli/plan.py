@@ -81,6 +81,7 @@ def plan(
     """Show which plans fit a model on some GPUs, the fastest first, with memory, MFU, days and dollars."""
     from windlass.planning import ClusterFacts, rank_plans
     from windlass.planning.counts import parse_count
+    from windlass.planning.gpus import GPUS
     from windlass.planning.shapes import infer_model, usual_batch
 
     inferred = infer_model(
@@ -91,6 +92,8 @@ def plan(
     cluster = ClusterFacts(
         world_size=gpus, gpu_type=gpu_type, gpus_per_node=gpus_per_node, node_gbps=_gbps(interconnect)
     )
+    if cluster.gpu.is_cpu:
+        raise InvalidInput(f"--gpu-type {gpu_type}: only GPUs are reckoned; known: {', '.join(GPUS)}")
     assumed = [*inferred.assumed, *_assumed_cluster(cluster)]
     if batch is None:
         batch = usual_batch(model, gpus)

@@ -31,7 +31,7 @@ class Gpu:
     between_nodes: float  # ... to other nodes, for each GPU
     per_node: int = 8
     # The share of the peak that large products reach for hours: power and clocks set it, so it goes by architecture.
-    # Ampere's and Hopper's were fitted (see docs/planning.md), the others are cautious guesses from them.
+    # Ampere's and Hopper's are held against published runs (docs/planning.md), the others are guesses from them.
     sustained: float
 
     @property

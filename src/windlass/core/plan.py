@@ -151,9 +151,10 @@ class Plan:
         """How many samples one microbatch of one process has when a step has `batch`; InvalidPlan if none do."""
         parts = self.copies * self.accumulate
         if batch < parts or batch % parts:
+            below, above = batch // parts * parts, (batch // parts + 1) * parts
             raise InvalidPlan(
-                f"a batch of {batch} is not divided by {parts} (data×shard={self.copies}, accumulate="
-                f"{self.accumulate}); {max(1, batch // parts) * parts} or {(batch // parts + 1) * parts} would be"
+                f"a batch of {batch} is not divided by {parts} (data×shard={self.copies}, "
+                f"accumulate={self.accumulate}); {f'{below} or {above}' if below else above} would be"
             )
         return batch // parts
 

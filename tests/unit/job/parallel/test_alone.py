@@ -1,0 +1,201 @@
+"""`parallelize` and `optimizer` in one process: the same loop as with many, and the same numbers as without either."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.nn import functional  # noqa: E402
+
+from tests.unit.job.parallel.models import Plain, batch, small_gpt  # noqa: E402
+from windlass import job  # noqa: E402
+from windlass.core.plan import InvalidPlan, Precision  # noqa: E402
+from windlass.job.parallel.optimizer import GradientNotANumber, optimizer  # noqa: E402
+from windlass.job.parallel.parallelize import parallelize  # noqa: E402
+from windlass.job.parallel.precision import LossScale  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+def plain_losses(steps: int = 4, clip: float | None = None) -> list[float]:
+    model = small_gpt()
+    inner = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    losses = []
+    for number in range(steps):
+        inputs, targets = batch(seed=number)
+        loss = functional.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
+        loss.backward()
+        if clip is not None:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+        inner.step()
+        inner.zero_grad()
+        losses.append(float(loss.detach()))
+    return losses
+
+
+def planned_losses(plan: str, steps: int = 4) -> list[float]:
+    parallel = parallelize(small_gpt(), plan)
+    inner = optimizer(parallel, torch.optim.SGD, lr=0.1, momentum=0.9)
+    losses = []
+    for number in range(steps):
+        losses.append(float(parallel.step(*batch(seed=number))))
+        inner.step()
+        inner.zero_grad()
+    return losses
+
+
+@pytest.mark.parametrize(
+    "plan", ["data", "accumulate=4", "activation_checkpoint=full", "activation_checkpoint=selective"]
+)
+def test_one_process_trains_as_the_plain_loop(plan: str) -> None:
+    assert planned_losses(plan) == pytest.approx(plain_losses(), rel=1e-6)
+
+
+def test_clipping_is_that_of_torch() -> None:
+    assert planned_losses("clip=0.1") == pytest.approx(plain_losses(clip=0.1), rel=1e-5)
+    assert planned_losses("clip=0.1") != pytest.approx(plain_losses(), rel=1e-5)
+
+
+@pytest.mark.parametrize(("plan", "bound"), [("precision=bf16", 1e-2), ("precision=fp16", 1e-3)])
+def test_half_precision_is_near(plan: str, bound: float) -> None:
+    losses = planned_losses(plan)
+    assert losses == pytest.approx(plain_losses(), rel=bound)
+    assert losses != pytest.approx(plain_losses(), rel=1e-7)
+
+
+def test_the_norm_is_that_of_the_whole_gradient() -> None:
+    parallel = parallelize(small_gpt(), "accumulate=2")
+    parallel.step(*batch())
+    squares = sum(float(p.grad.square().sum()) for p in parallel.parameters() if p.grad is not None)
+    report = optimizer(parallel, torch.optim.SGD, lr=0.1).step()
+    assert float(report.grad_norm) == pytest.approx(math.sqrt(squares), rel=1e-5)
+    assert (report.skipped, report.loss_scale) == (False, None)
+
+
+def test_evaluation_leaves_no_gradient_and_the_mode_as_it_was() -> None:
+    parallel = parallelize(small_gpt(), "data")
+    inputs, targets = batch()
+    assert float(parallel.evaluate(inputs, targets)) == pytest.approx(float(parallel.step(inputs, targets)), rel=1e-6)
+    assert parallel.parts[0].training
+    parallel = parallelize(small_gpt(), "data")
+    parallel.evaluate(inputs, targets)
+    assert all(p.grad is None for p in parallel.parameters())
+
+
+def test_any_model_and_loss_will_do() -> None:
+    parallel = parallelize(Plain(), "accumulate=2", loss=functional.cross_entropy)
+    inner = optimizer(parallel, lr=0.05)
+    x, y = torch.randn(12, 4), torch.randint(3, (12,))
+    first = float(parallel.step(x, y))
+    for _ in range(30):
+        inner.step()
+        inner.zero_grad()
+        last = float(parallel.step(x, y))
+    assert last < first
+    assert parallel(x).shape == (12, 3)
+
+
+def test_groups_keep_their_options() -> None:
+    parallel = parallelize(small_gpt(), "data")
+    named = dict(parallel.named_parameters())
+    flat = [p for p in named.values() if p.dim() < 2]
+    deep = [p for p in named.values() if p.dim() >= 2]
+    inner = optimizer(
+        parallel, params=[{"params": deep, "weight_decay": 0.1}, {"params": flat, "weight_decay": 0.0}], lr=0.01
+    )
+    assert [group["weight_decay"] for group in inner.param_groups] == [0.1, 0.0]
+    assert isinstance(inner.inner, torch.optim.AdamW)
+    assert all(group["fused"] for group in inner.param_groups)
+    torch.optim.lr_scheduler.LambdaLR(inner.inner, lambda step: 0.5)
+    assert inner.param_groups[0]["lr"] == 0.005
+
+
+def test_an_optimizer_comes_back_with_its_loss_scale() -> None:
+    first = parallelize(small_gpt(), "precision=fp16")
+    before = optimizer(first, lr=0.01)
+    first.step(*batch())
+    before.step()
+    assert first.loss_scale is not None
+    first.loss_scale.update(overflow=True)
+    second = parallelize(small_gpt(), "precision=fp16")
+    after = optimizer(second, lr=0.01)
+    after.load_state_dict(before.state_dict())
+    assert second.loss_scale == first.loss_scale
+    assert str(after.state_dict()) == str(before.state_dict())
+
+
+def poisoned(plan: str) -> tuple[Any, Any, list[Any]]:
+    """A model whose last step left a gradient that is no number."""
+    parallel = parallelize(small_gpt(), plan)
+    inner = optimizer(parallel, torch.optim.SGD, lr=0.1)
+    parallel.step(*batch())
+    next(iter(parallel.parameters())).grad.fill_(math.nan)  # type: ignore[union-attr]
+    return parallel, inner, [p.detach().clone() for p in parallel.parameters()]
+
+
+def test_a_gradient_that_is_no_number_is_skipped_if_asked() -> None:
+    parallel, inner, before = poisoned("on_nan=skip")
+    assert inner.step().skipped
+    assert all(torch.equal(old, new) for old, new in zip(before, parallel.parameters(), strict=True))
+
+
+def test_a_gradient_that_is_no_number_stops_if_asked() -> None:
+    _, inner, _ = poisoned("on_nan=stop")
+    with pytest.raises(GradientNotANumber, match="the norm of the gradient is nan, and the plan says on_nan=stop"):
+        inner.step()
+
+
+def test_a_gradient_that_is_no_number_is_applied_otherwise() -> None:
+    parallel, inner, _ = poisoned("on_nan=go_on")
+    report = inner.step()
+    assert not report.skipped
+    assert math.isnan(float(report.grad_norm))
+    assert any(torch.isnan(p).any() for p in parallel.parameters())
+
+
+def test_an_overflow_halves_the_scale_and_skips_the_step() -> None:
+    parallel, inner, before = poisoned("precision=fp16")
+    scale = parallel.loss_scale.value
+    report = inner.step()
+    assert (report.skipped, report.loss_scale) == (True, scale)
+    assert parallel.loss_scale.value == scale / 2
+    assert all(torch.equal(old, new) for old, new in zip(before, parallel.parameters(), strict=True))
+
+
+def test_the_scale_grows_after_many_good_steps_and_never_falls_below_one() -> None:
+    scale = LossScale(value=4.0)
+    for _ in range(2000):
+        scale.update(overflow=False)
+    assert scale.value == 8.0
+    for _ in range(9):
+        scale.update(overflow=True)
+    assert scale.value == 1.0
+
+
+def test_a_plan_for_more_processes_is_refused() -> None:
+    with pytest.raises(InvalidPlan, match="needs a multiple of 2 processes"):
+        parallelize(small_gpt(), "tensor=2")
+    with pytest.raises(InvalidPlan, match="have 6 samples, which accumulate=4 does not divide"):
+        parallelize(small_gpt(), "accumulate=4").step(*batch(6))
+    with pytest.raises(InvalidPlan, match="a batch of 6 is not divided by 4"):
+        parallelize(small_gpt(), "accumulate=4", batch=6)
+
+
+def test_auto_lets_the_planner_choose() -> None:
+    parallel = parallelize(small_gpt(), "auto", batch=8)
+    assert parallel.plan.world_size == 1
+    assert parallel.plan.precision is Precision.FP32
+    assert math.isfinite(float(parallel.step(*batch())))
+
+
+def test_what_a_script_uses_is_in_the_job() -> None:
+    process = job.init()
+    assert (process.rank, process.world_size, process.is_main) == (0, 1, True)
+    assert job.init() is process
+    assert job.parallelize is parallelize
+    assert job.optimizer is optimizer
+    assert job.Split is type(small_gpt().split())

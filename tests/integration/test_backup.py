@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from windlass.blobs.contract import Blobs
 from windlass.blobs.local import LocalBlobs
 from windlass.blobs.opening import open_blobs
-from windlass.cli.main import app
+from windlass.cli.commands import build_app
 from windlass.core.errors import Conflict, InvalidInput
 from windlass.db.database import Database, sqlite_url
 from windlass.db.migrate import HEAD, current_revision, migrate, upgrade
@@ -361,7 +361,7 @@ def test_a_backup_of_a_later_version_is_refused(
 
 
 def invoke(*words: object) -> str:
-    result = CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
+    result = CliRunner().invoke(build_app(), [str(word) for word in words], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.output
 

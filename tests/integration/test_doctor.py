@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from windlass.cli.main import app
+from windlass.cli.commands import build_app
 from windlass.core.resources import Node
 from windlass.scheduling.engines import EngineState, commit_engines
 from windlass.scheduling.nodes import commit_nodes
@@ -203,7 +203,7 @@ def test_the_command_tells_what_the_server_finds(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))  # without a Python to try, which would take seconds
     monkeypatch.setenv("WINDLASS_HOME", str(sqlite_settings.home))
-    result = CliRunner().invoke(app, ["--url", served, "doctor", "--json"])
+    result = CliRunner().invoke(build_app(), ["--url", served, "doctor", "--json"])
     found = {check["code"]: check for check in json.loads(result.output)}
     assert {"local.python", "server.reach", "database.reach", "blobs.write", "engine.reach"} <= set(found)
     assert found["server.controller"]["status"] == "fail"  # this one only answers requests
@@ -216,7 +216,7 @@ def test_the_engines_are_listed(sqlite_settings: Settings) -> None:
     now = parts.services.clock.now()
     with serving(parts) as client:
         url = str(client.base_url)
-        none = CliRunner().invoke(app, ["--url", url, "engines"])
+        none = CliRunner().invoke(build_app(), ["--url", url, "engines"])
         assert (none.exit_code, none.stdout) == (0, "")
         with parts.db.write() as tx:
             states = {
@@ -225,7 +225,7 @@ def test_the_engines_are_listed(sqlite_settings: Settings) -> None:
             }
             commit_engines(tx, states)
             commit_nodes(tx, "here", [dataclasses.replace(NODE, engine="here")], now=now)
-        shown = CliRunner().invoke(app, ["--url", url, "engines"]).stdout.splitlines()
+        shown = CliRunner().invoke(build_app(), ["--url", url, "engines"]).stdout.splitlines()
     parts.db.close()
     assert [line.split()[:3] for line in shown] == [
         ["NAME", "TYPE", "NODES"],

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 if TYPE_CHECKING:
+    import typer
+
     from windlass.client import Client
 
 
@@ -26,21 +26,34 @@ def connection(ctx: typer.Context) -> Connection:
 
 
 def open_client(ctx: typer.Context) -> Client:
-    from windlass.client import Client
-
-    where = connection(ctx)
-    return Client(url=where.url, home=where.home, start=False)
+    return _client(connection(ctx))
 
 
-def open_or_start(ctx: typer.Context) -> Client:
+def has_server(where: Connection) -> bool:
+    """Whether one is named or runs, so that none has to be started."""
+    from windlass.client.endpoint import running_server
+
+    return _is_named(where) or running_server(where.home) is not None
+
+
+def open_or_start(where: Connection) -> Client:
     """As `open_client`, but starts the embedded server if no server is named and none runs."""
-    from windlass.cli.terminal import notice
-    from windlass.client.embedded import ensure_server
+    if not _is_named(where):
+        from windlass.cli.terminal import notice
+        from windlass.client.embedded import ensure_server
 
-    where = connection(ctx)
-    if not (where.url or os.environ.get("WINDLASS_URL")):
         ensure_server(
             where.home,
             before_start=lambda: notice(f"starting the embedded server of {where.home} (`windlass down` stops it)"),
         )
-    return open_client(ctx)
+    return _client(where)
+
+
+def _is_named(where: Connection) -> bool:
+    return bool(where.url or os.environ.get("WINDLASS_URL"))
+
+
+def _client(where: Connection) -> Client:
+    from windlass.client.client import Client
+
+    return Client(url=where.url, home=where.home, start=False)

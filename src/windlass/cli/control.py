@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from windlass.cli import options
+from windlass.cli import keys, options
 from windlass.cli.connection import open_client
 from windlass.cli.terminal import next_steps, paint_for, say, say_json
 from windlass.core.errors import InvalidInput, WindlassError
@@ -71,9 +71,9 @@ def clone(
     json: options.Json = False,
 ) -> None:
     """Run the same code and spec again as a new run, with changes."""
-    wanted = options.pairs("--set", changes, typed=True)
+    wanted = keys.pairs("--set", changes, typed=True)
     original = open_client(ctx).get(run)
-    _started(original.clone(set=wanted, name=name, secrets=options.secrets(secret)), follow=follow, json=json)
+    _started(original.clone(set=wanted, name=name, secrets=keys.secrets(secret)), follow=follow, json=json)
 
 
 def _started(run: object, *, follow: bool, json: bool) -> None:

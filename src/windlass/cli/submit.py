@@ -1,21 +1,14 @@
-"""`run` and `submit`: from a command line or a spec file to a run."""
+"""`run` and `submit` as the parser knows them; `shortcut` reads the plain lines among them. `sending` does the work."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from windlass.cli import options
-from windlass.cli.connection import open_or_start
-from windlass.cli.terminal import next_steps, paint_for, say, say_json
-from windlass.core.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from windlass.client import Run
+from windlass.cli import options, sending
+from windlass.cli.connection import connection
 
 
 def run(
@@ -49,45 +42,8 @@ def run(
     no_warm: options.NoWarm = False,
 ) -> None:
     """Run a command or script, follow its output, and exit with its exit code."""
-    if not command and file is None and recipe is None:
-        raise InvalidInput(
-            "nothing to run", hint="`windlass run train.py`, `windlass run -- python train.py`, --recipe or --file"
-        )
-    keys: dict[str, Any] = {
-        **(_command_keys(command or []) if recipe is None else {"recipe": recipe, "args": command or None}),
-        "plan": plan,
-        "nproc": nproc,
-        "resources": options.resources(nodes, cpus, gpus, memory),
-        "name": name,
-        "project": project,
-        "params": options.pairs("--param", param, typed=True),
-        "env": options.pairs("--env", env),
-        "timeout": timeout,
-        "retry": None if retries is None else {"max": retries},
-        "priority": priority,
-        "tags": options.tags(tag),
-        "seed": seed,
-        "warm": False if no_warm else None,
-        "workdir": str(Path.cwd()) if no_snapshot else None,
-    }
-    from windlass.client.submission import assemble
-
-    submission = assemble(file, keys, options.secrets(secret))
-    submitted = open_or_start(ctx).send(submission)
-    if detach:
-        _detached(submitted)
-    else:
-        from windlass.cli.follow import follow_to_end
-
-        sys.exit(follow_to_end(submitted))
-
-
-def _command_keys(command: Sequence[str]) -> dict[str, Any]:
-    if not command:
-        return {}
-    if command[0].endswith(".py"):
-        return {"script": command[0], "args": list(command[1:])}
-    return {"command": list(command)}
+    given = dict(locals())
+    sending.run(connection(given.pop("ctx")), given)
 
 
 def submit(
@@ -105,34 +61,5 @@ def submit(
     json: options.Json = False,
 ) -> None:
     """Submit a spec file and return at once. Prints the run's id."""
-    from windlass.client.submission import assemble
-
-    keys = {
-        "name": name,
-        "project": project,
-        "plan": plan,
-        "params": options.pairs("--param", param, typed=True),
-        "env": options.pairs("--env", env),
-        "priority": priority,
-        "tags": options.tags(tag),
-    }
-    submission = assemble(file, keys, options.secrets(secret))
-    submitted = open_or_start(ctx).send(submission)
-    if json:
-        say_json(submitted.view.model_dump(mode="json"))
-    elif follow:
-        from windlass.cli.follow import follow_to_end
-
-        sys.exit(follow_to_end(submitted))
-    else:
-        _detached(submitted)
-
-
-def _detached(submitted: Run) -> None:
-    """In a pipe the id alone, for scripts; on a terminal with words."""
-    if not sys.stdout.isatty():
-        say(submitted.id)
-        return
-    paint = paint_for(sys.stdout)
-    say(f"{paint(submitted.id, 'bold')}  {submitted.name}  {paint.state(submitted.state)}")
-    next_steps(f"windlass logs -f {submitted.id}", f"windlass watch {submitted.id}", f"windlass cancel {submitted.id}")
+    given = dict(locals())
+    sending.submit(connection(given.pop("ctx")), given)

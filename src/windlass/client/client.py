@@ -89,43 +89,49 @@ class Client:
     def send(self, submission: Submission, *, idempotency_key: str | None = None) -> Run:
         """Send what `submission.assemble` made: the code's missing contents, then the request. Safe against lost
         connections: the key makes sure that there is one run in the end."""
-        from windlass.client.provenance import gather_origin
-        from windlass.client.run import Run
-        from windlass.wire.runs import RunView, SubmitRequest
-
         if self._may_start:
             from windlass.client.embedded import ensure_server
 
             ensure_server(self.home)
+        made = self.post(submission, idempotency_key=idempotency_key)
+        from windlass.client.run import Run
+        from windlass.wire.runs import RunView
+
+        return Run(self, RunView.model_validate(made))
+
+    def post(self, submission: Submission, *, idempotency_key: str | None = None) -> dict[str, Any]:
+        """As `send`, to a server that runs; the new run as the server shows it. Loads no models: they take longer than
+        all of the rest, and the server checks what it is sent."""
+        from dataclasses import asdict
+
+        from windlass.client.provenance import gather_origin
+
         digest = None if submission.code is None else self._send_code(submission.code, submission.files)
-        request = SubmitRequest(
-            spec=submission.spec.model_dump(mode="json", exclude_unset=True),
-            code_digest=digest,
-            secrets=dict(submission.secrets),
-            origin=gather_origin(submission.code or Path(submission.spec.workdir or ".")),
-        )
-        key = idempotency_key or uuid.uuid4().hex
-        body = request.model_dump(mode="json", exclude_none=True)
-        return Run(self, RunView.model_validate(self.transport.post("/api/runs", body, key=key)))
+        origin = gather_origin(submission.code or Path(submission.spec.get("workdir") or "."))
+        body = {
+            "spec": dict(submission.spec),
+            "code_digest": digest,
+            "secrets": dict(submission.secrets),
+            "origin": asdict(origin),
+        }
+        made: dict[str, Any] = self.transport.post("/api/runs", body, key=idempotency_key or uuid.uuid4().hex)
+        return made
 
     def _send_code(self, folder: Path, only: Sequence[str] | None = None) -> str:
+        from dataclasses import asdict
+
         from windlass.client.snapshot import take_files, take_snapshot, tar_of
         from windlass.core.errors import Unavailable
-        from windlass.wire.cluster import SnapshotFile, SnapshotReceipt, SnapshotRequest
 
         snapshot = take_snapshot(folder, home=self.home) if only is None else take_files(folder, only)
-        files = [
-            SnapshotFile(path=entry.path, mode=entry.mode, sha256=entry.sha256, size=entry.size, link=entry.link)
-            for entry in snapshot.entries
-        ]
-        body = SnapshotRequest(files=files).model_dump(mode="json", exclude_none=True)
+        body = {"files": [asdict(entry) for entry in snapshot.entries]}
         for _ in range(_SNAPSHOT_TRIES):
-            receipt = SnapshotReceipt.model_validate(self.transport.post("/api/snapshots", body, repeat=True))
-            if not receipt.missing:
-                return receipt.digest
-            missing = receipt.missing
+            receipt = self.transport.post("/api/snapshots", body, repeat=True)
+            missing: list[str] = receipt["missing"]
+            if not missing:
+                return str(receipt["digest"])
             self.transport.send("/api/blobs", lambda missing=missing: tar_of(snapshot, missing))  # type: ignore[misc]
-        raise Unavailable(f"the server still lacks {len(receipt.missing)} files of {folder} after they were sent")
+        raise Unavailable(f"the server still lacks {len(missing)} files of {folder} after they were sent")
 
     def get(self, ref: str) -> Run:
         """A run by id, by the unique beginning of one, or by name (the newest of that name). Raises NotFound with the

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-
-from pathspec import GitIgnoreSpec
+from typing import TYPE_CHECKING
 
 from windlass.core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec
 
 # The later file wins, so what git leaves out can be brought in again for a run, and the other way round.
 IGNORE_FILES = (".gitignore", ".windlassignore")
@@ -30,6 +32,8 @@ class Rules:
                 continue
             except OSError as error:
                 raise InvalidInput(f"{folder / name} cannot be read: {error.strerror}") from error
+            from pathspec import GitIgnoreSpec  # many folders have no such file
+
             added.append((at, GitIgnoreSpec.from_lines(text.splitlines())))
         return Rules(self.levels + tuple(added)) if added else self
 

@@ -12,15 +12,39 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from windlass import __version__
-from windlass.wire.runs import GitState, Origin
 
 GIT_TIMEOUT_S = 2.0
 MOST_DIFF_BYTES = 1_000_000
 # What interpreters and their libraries look at, beyond PATH.
 _KEPT_ENV = ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GitState:
+    """As the wire's of that name; the server checks it."""
+
+    commit: str | None
+    branch: str | None
+    remote: str | None
+    dirty: bool
+    diff: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """As the wire's of that name; the server checks it."""
+
+    host: str
+    user: str | None
+    cwd: str
+    client: str
+    search_path: str | None
+    env: Mapping[str, str]
+    git: GitState | None
 
 
 def gather_origin(code: Path, environ: Mapping[str, str] = os.environ) -> Origin:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from windlass.core.errors import InvalidSpec
 from windlass.wire.document import Document, Kind, parse_document, parse_value, read_document
-from windlass.wire.spec import RunSpec, parse_spec
+
+if TYPE_CHECKING:
+    from windlass.wire.spec import RunSpec
 
 __all__ = ["SpecFile", "parse_spec_text", "parse_value", "read_spec_file"]
 
@@ -30,6 +32,8 @@ class SpecFile:
         return self.document.line_of(path)
 
     def validate(self) -> RunSpec:
+        from windlass.wire.spec import parse_spec
+
         return parse_spec(self.data, line_of=self.line_of)
 
 

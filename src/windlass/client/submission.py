@@ -1,22 +1,21 @@
-"""A submission put together: spec file, keyword arguments and secrets become one validated request. Reads files and
-the environment, talks to no server.
+"""A submission put together: spec file, keyword arguments and secrets become one request. Reads files and the
+environment, talks to no server. The spec's models take long to load, so whoever is in a hurry lets the server check.
 """
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from windlass.client.recipes import package_files, package_root
-from windlass.client.specfile import SpecFile, read_spec_file
 from windlass.core.errors import InvalidInput
-from windlass.core.frameworks import detect_framework, script_of
-from windlass.core.names import nearest
-from windlass.core.recipes import module_of
-from windlass.wire.spec import RunSpec, parse_spec
+
+if TYPE_CHECKING:
+    from windlass.client.specfile import SpecFile
+    from windlass.wire.spec import RunSpec
 
 Secrets = Mapping[str, str] | Iterable[str]
 # Given in both the file and the arguments, these are merged key by key; everything else is replaced.
@@ -25,7 +24,7 @@ _MERGED = ("params", "env", "tags", "resources", "retry")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    spec: RunSpec
+    spec: Mapping[str, Any]  # as it is sent
     code: Path | None  # the folder to snapshot
     files: Sequence[str] | None = None  # these of it and no others
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -36,9 +35,12 @@ def assemble(
     keys: Mapping[str, Any],
     secrets: Secrets | None = None,
     environ: Mapping[str, str] = os.environ,
+    *,
+    check: bool = True,
 ) -> Submission:
     """`keys` win over `spec`; those that are None count as not given. A path names a spec file, and `code` in it is
-    relative to that file's folder."""
+    relative to that file's folder. Without `check` the server is the first to validate the spec; only here can a
+    problem be told with the line of the file it is on."""
     data, base, file = _base(spec)
     given = {name: value for name, value in keys.items() if value is not None}
     if "code" in given or "workdir" in given:
@@ -50,28 +52,55 @@ def assemble(
         data["secrets"] = [*listed, *(name for name in (*values, *names) if name not in listed)]
     if "workdir" in given:
         data["code"] = None
-    parsed = parse_spec(data, line_of=_line_of(file, given) if file else None)
-    code = None if parsed.code is None else (base / Path(parsed.code).expanduser()).resolve()
-    files = None
-    if parsed.recipe is not None and code is None and parsed.workdir is None:
+    if check or not _is_plain(data):
+        from windlass.wire.spec import parse_spec
+
+        parsed = parse_spec(data, line_of=_line_of(file, given) if file else None)
+        data = parsed.model_dump(mode="json", exclude_unset=True)
+    folder, files = data.get("code", "."), None
+    code = None if folder is None else (base / Path(folder).expanduser()).resolve()
+    if data.get("recipe") is not None and code is None and data.get("workdir") is None:
+        from windlass.client.recipes import package_files, package_root
+
         code, files = package_root(), tuple(package_files())
     else:
-        parsed = _placed(parsed, code, base)
-    parsed = _with_framework(parsed, code or Path(parsed.workdir or "."))
-    return Submission(spec=parsed, code=code, files=files, secrets=_secret_values(parsed.secrets, values, environ))
+        data = _placed(data, code, base)
+    data = _with_framework(data, code or Path(data.get("workdir") or "."))
+    secret_values = _secret_values(data.get("secrets") or (), values, environ)
+    return Submission(spec=data, code=code, files=files, secrets=secret_values)
+
+
+def _is_plain(data: Mapping[str, Any]) -> bool:
+    """Whether it is the same as JSON as it is here, and what is looked at before it is sent is of the right type."""
+    if data.get("recipe") is not None or data.get("roles"):
+        return False
+    texts = [data.get(name) for name in ("code", "workdir", "script")]
+    for value in (data.get("command"), data.get("secrets")):
+        texts += value if isinstance(value, list) else [value]
+    return all(text is None or isinstance(text, str) for text in texts) and _is_json(data)
+
+
+def _is_json(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(isinstance(name, str) and _is_json(inner) for name, inner in value.items())
+    if isinstance(value, list):
+        return all(map(_is_json, value))
+    return value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))
 
 
 def _base(spec: str | Path | Mapping[str, Any] | RunSpec | None) -> tuple[dict[str, Any], Path, SpecFile | None]:
     if spec is None:
         return {}, Path.cwd(), None
     if isinstance(spec, str | Path):
+        from windlass.client.specfile import read_spec_file
+
         path = Path(spec).expanduser()
         file = read_spec_file(path)
         data = file.data if isinstance(file.data, Mapping) else file.validate().model_dump()
         return dict(data), path.absolute().parent, file
-    if isinstance(spec, RunSpec):
-        return spec.model_dump(exclude_unset=True), Path.cwd(), None
-    return dict(spec), Path.cwd(), None
+    if isinstance(spec, Mapping):
+        return dict(spec), Path.cwd(), None
+    return spec.model_dump(exclude_unset=True), Path.cwd(), None
 
 
 def _line_of(file: SpecFile, given: Mapping[str, Any]) -> Any:
@@ -93,38 +122,48 @@ def _merged(data: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]
     return merged
 
 
-def _placed(spec: RunSpec, code: Path | None, base: Path) -> RunSpec:
+def _placed(spec: Mapping[str, Any], code: Path | None, base: Path) -> dict[str, Any]:
     """Check what can be checked before anything is sent: the folder and the script."""
     if code is None:
-        folder = (base / Path(spec.workdir or ".").expanduser()).resolve()
+        folder = (base / Path(spec.get("workdir") or ".").expanduser()).resolve()
         if not folder.is_dir():
             raise InvalidInput(f"the working folder {folder} does not exist")
-        spec = spec.model_copy(update={"workdir": str(folder)})
+        spec = {**spec, "workdir": str(folder)}
     else:
         folder = code
         if not folder.is_dir():
             raise InvalidInput(f"the code folder {folder} {'is not a folder' if folder.exists() else 'does not exist'}")
-    return spec if spec.script is None else spec.model_copy(update={"script": _script(spec.script, folder)})
+    script = spec.get("script")
+    return dict(spec) if script is None else {**spec, "script": _script(script, folder)}
 
 
-def _with_framework(spec: RunSpec, folder: Path) -> RunSpec:
+def _with_framework(spec: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """What it trains with, if it does not say so itself: told from the command and what its script imports."""
-    if spec.framework is not None:
-        return spec
-    argv = _words(spec)
-    script = f"{module_of(spec.recipe).replace('.', '/')}.py" if spec.recipe else script_of(argv)
+    if spec.get("framework") is not None:
+        return dict(spec)
+    from windlass.core.frameworks import detect_framework, script_of
+
+    argv, recipe = _words(spec), spec.get("recipe")
+    script = _recipe_path(recipe) if recipe else script_of(argv)
     path = folder / script if script is not None else None
     source = path.read_bytes() if path is not None and path.is_file() else None
     found = detect_framework(argv, source)
-    return spec if found is None else spec.model_copy(update={"framework": found})
+    return dict(spec) if found is None else {**spec, "framework": found.value}
 
 
-def _words(spec: RunSpec) -> list[str]:
+def _recipe_path(recipe: str) -> str:
+    from windlass.core.recipes import module_of
+
+    return f"{module_of(recipe).replace('.', '/')}.py"
+
+
+def _words(spec: Mapping[str, Any]) -> list[str]:
     """About what is started: enough to find a launcher and a script in it."""
-    command = spec.command or next((role.command for role in spec.roles.values() if role.command), None)
-    if spec.script is not None or command is None:
-        return ["python", spec.script or ""]
-    return command.split() if isinstance(command, str) else command
+    roles = (spec.get("roles") or {}).values()
+    command = spec.get("command") or next((role["command"] for role in roles if role.get("command")), None)
+    if spec.get("script") is not None or command is None:
+        return ["python", spec.get("script") or ""]
+    return command.split() if isinstance(command, str) else list(command)
 
 
 def _script(script: str, folder: Path) -> str:
@@ -135,6 +174,8 @@ def _script(script: str, folder: Path) -> str:
             hint="set `code` to a folder that holds it, or run in place with --no-snapshot",
         )
     if not path.is_file():
+        from windlass.core.names import nearest
+
         known = [item.name for item in folder.glob("*.py")] if path.parent == folder else []
         guess = nearest(path.name, known)
         raise InvalidInput(

@@ -4,11 +4,13 @@ following of event streams across lost connections.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from windlass.client.endpoint import Endpoint
+from windlass.client.exchange import Lost, Reply, Request, exchange, is_plain
 from windlass.client.sse import ServerEvent, parse_events, split_lines
 from windlass.core.errors import InvalidSpec, ServerUnreachable, Unavailable, WindlassError
 
@@ -23,7 +25,7 @@ Query = Mapping[str, Any]
 
 
 class Transport:
-    """One connection pool to one server, for any number of threads. `resolve` is asked again after a failure: an
+    """The way to one server, for any number of threads. `resolve` is asked again after a failure: an
     embedded server that was restarted has another address.
     """
 
@@ -48,24 +50,24 @@ class Transport:
         self._http = self._endpoint = None
 
     def get(self, path: str, query: Query | None = None) -> Any:
-        return self._request("GET", path, query=query, repeat=True).json()
+        return self._request(Request(method="GET", path=path, query=_present(query)), repeat=True).json()
 
     def get_text(self, path: str) -> str:
-        return self._request("GET", path, repeat=True).text
+        return self._request(Request(method="GET", path=path), repeat=True).content.decode()
 
     def server_date(self) -> str | None:
         """The server's clock, as HTTP tells it."""
-        date: str | None = self._request("GET", "/health", repeat=True).headers.get("date")
-        return date
+        return self._request(Request(method="GET", path="/health"), repeat=True).date
 
     def post(self, path: str, body: Any = None, *, key: str | None = None, repeat: bool = False) -> Any:
         """`key` makes a submission safe to repeat; `repeat` says that it is safe by nature."""
         headers = {"Idempotency-Key": key} if key else {}
-        return self._request("POST", path, body=body, headers=headers, repeat=repeat or key is not None).json()
+        request = Request(method="POST", path=path, body=body, headers=headers)
+        return self._request(request, repeat=repeat or key is not None).json()
 
     def send(self, path: str, chunks: Callable[[], Iterable[bytes]]) -> None:
         """A body of any size, made anew for each try."""
-        self._request("POST", path, chunks=chunks, repeat=True)
+        self._request(Request(method="POST", path=path, chunks=chunks), repeat=True)
 
     def _client(self) -> httpx.Client:
         import httpx
@@ -83,40 +85,45 @@ class Transport:
             )
         return self._http
 
-    def _request(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Query | None = None,
-        body: Any = None,
-        chunks: Callable[[], Iterable[bytes]] | None = None,
-        headers: Mapping[str, str] | None = None,
-        repeat: bool = False,
-    ) -> httpx.Response:
-        import httpx
-
+    def _request(self, request: Request, *, repeat: bool) -> Reply:
         waits = iter(_RETRY_WAITS_S if repeat else ())
         while True:
             try:
-                content = chunks() if chunks else None
-                response = self._client().request(
-                    method, path, params=_present(query), json=body, content=content, headers=headers
-                )
-                if response.status_code == 503 and (wait_s := next(waits, None)) is not None:
+                reply = self._exchange(request)
+                if reply.status == 503 and (wait_s := next(waits, None)) is not None:
                     time.sleep(wait_s)
                     continue
-                raise_for_error(response.status_code, response.content)
-                return response
-            except (httpx.TransportError, ServerUnreachable) as error:
+                raise_for_error(reply.status, reply.content)
+                return reply
+            except (Lost, ServerUnreachable) as error:
                 wait_s = next(waits, None)
                 url = self._endpoint.url if self._endpoint else None
                 self._forget()
                 # Nobody listens: for a read, saying so at once is better than a long silence.
-                hopeless = method == "GET" and isinstance(error, httpx.ConnectError | ServerUnreachable)
+                hopeless = request.method == "GET" and (isinstance(error, ServerUnreachable) or error.nobody_listens)
                 if wait_s is None or hopeless:
                     raise unreachable(url, error) from error
                 time.sleep(wait_s)
+
+    def _exchange(self, request: Request) -> Reply:
+        """Raises Lost."""
+        if is_plain(self.endpoint, os.environ):
+            return exchange(self.endpoint, request)
+        import httpx
+
+        try:
+            response = self._client().request(
+                request.method,
+                request.path,
+                params=request.query,
+                json=request.body,
+                content=request.chunks() if request.chunks else None,
+                headers=request.headers,
+            )
+        except httpx.TransportError as error:
+            reason = str(error) or type(error).__name__
+            raise Lost(reason, nobody_listens=isinstance(error, httpx.ConnectError)) from error
+        return Reply(status=response.status_code, content=response.content, date=response.headers.get("date"))
 
     def follow(
         self,

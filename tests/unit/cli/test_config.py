@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from windlass.cli.commands import build_app
 from windlass.cli.config import hidden
-from windlass.cli.main import app
 from windlass.core.errors import Conflict, InvalidConfig
 from windlass.server.catalogue import render_file
 
 
 def invoke(*words: str) -> str:
-    result = CliRunner().invoke(app, list(words), catch_exceptions=False)
+    result = CliRunner().invoke(build_app(), list(words), catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.output
 
@@ -56,7 +56,8 @@ def test_config_tells_where_each_value_comes_from(tmp_path: Path, monkeypatch: p
     assert rows["server.host"] == ("::1", "config.yaml:3")
     assert rows["server.role"] == ("all", "default")
     assert rows["database.url"] == ("postgresql://ada:***@db/windlass", "WINDLASS_DATABASE_URL")
-    assert rows["engines"] == ({"local": {"type": "local", "nodes": 3, "warm": True}}, "WINDLASS_LOCAL_NODES")
+    engines, source = rows["engines"]
+    assert (engines["local"]["nodes"], source) == (3, "WINDLASS_LOCAL_NODES")
     shown = invoke("--home", str(tmp_path), "server", "config")
     assert "hunter2" not in shown
     assert "WINDLASS_SERVER_PORT" in shown

@@ -6,9 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from windlass.client.submission import assemble
+from windlass.client.submission import Submission, assemble
 from windlass.core.errors import InvalidInput, InvalidSpec
-from windlass.wire.spec import RunSpec
+from windlass.wire.spec import RunSpec, parse_spec
+
+
+def spec_of(made: Submission) -> RunSpec:
+    """As the server reads it."""
+    return parse_spec(made.spec)
 
 
 @pytest.fixture
@@ -27,19 +32,19 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_code_and_script_are_relative_to_the_spec_file(project: Path) -> None:
     made = assemble(project / "spec.yaml", {})
     assert made.code == project
-    assert made.spec.script == "train.py"
+    assert spec_of(made).script == "train.py"
 
 
 def test_arguments_win_and_mappings_are_merged(project: Path) -> None:
     made = assemble(project / "spec.yaml", {"name": "b", "params": {"lr": 3}, "resources": {"cpus": 2}, "seed": None})
-    assert made.spec.name == "b"
-    assert made.spec.params == {"lr": 3, "layers": 2}
-    assert (made.spec.resources.cpus, made.spec.resources.memory) == (2, 10**9)
+    assert spec_of(made).name == "b"
+    assert spec_of(made).params == {"lr": 3, "layers": 2}
+    assert (spec_of(made).resources.cpus, spec_of(made).resources.memory) == (2, 10**9)
 
 
 def test_a_command_replaces_the_files_script_and_its_args(project: Path) -> None:
     made = assemble(project / "spec.yaml", {"command": ["true"]})
-    assert (made.spec.command, made.spec.script, made.spec.args) == (["true"], None, [])
+    assert (spec_of(made).command, spec_of(made).script, spec_of(made).args) == (["true"], None, [])
 
 
 def test_a_problem_of_an_argument_is_on_no_line_of_the_file(project: Path) -> None:
@@ -57,8 +62,8 @@ def test_without_a_file_the_current_folder_is_the_code(project: Path, monkeypatc
 
 def test_an_absolute_script_inside_the_folder_becomes_relative(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project)
-    assert assemble(None, {"script": str(project / "sub" / "other.py")}).spec.script == "sub/other.py"
-    assert assemble(None, {"script": "./train.py"}).spec.script == "train.py"
+    assert spec_of(assemble(None, {"script": str(project / "sub" / "other.py")})).script == "sub/other.py"
+    assert spec_of(assemble(None, {"script": "./train.py"})).script == "train.py"
 
 
 def test_scripts_that_cannot_be_there(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +80,7 @@ def test_scripts_that_cannot_be_there(project: Path, monkeypatch: pytest.MonkeyP
 def test_in_place(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project)
     made = assemble(None, {"script": "train.py", "workdir": "."})
-    assert (made.code, made.spec.code, made.spec.workdir) == (None, None, str(project))
+    assert (made.code, spec_of(made).code, spec_of(made).workdir) == (None, None, str(project))
     with pytest.raises(InvalidInput, match=r"working folder .* does not exist"):
         assemble(None, {"command": "true", "workdir": "nowhere"})
 
@@ -83,9 +88,9 @@ def test_in_place(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_secrets_come_from_the_argument_or_the_environment(project: Path) -> None:
     environ = {"HF_TOKEN": "from-env", "OTHER": "x"}
     made = assemble(None, {"command": "true", "code": str(project)}, {"KEY": "given"}, environ)
-    assert (made.spec.secrets, made.secrets) == (["KEY"], {"KEY": "given"})
+    assert (spec_of(made).secrets, made.secrets) == (["KEY"], {"KEY": "given"})
     made = assemble({"command": "true", "secrets": ["HF_TOKEN"]}, {"code": str(project)}, ["HF_TOKEN"], environ)
-    assert (made.spec.secrets, made.secrets) == (["HF_TOKEN"], {"HF_TOKEN": "from-env"})
+    assert (spec_of(made).secrets, made.secrets) == (["HF_TOKEN"], {"HF_TOKEN": "from-env"})
     assert "from-env" not in repr(made)
 
 
@@ -95,3 +100,29 @@ def test_a_missing_secret_is_named(project: Path) -> None:
     assert "--secret HF_TOKEN=VALUE" in (caught.value.hint or "")
     with pytest.raises(InvalidInput, match="must be a mapping"):
         assemble({"command": "true"}, {}, "HF_TOKEN", {})
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {},
+        {"command": ["python", "train.py"], "params": {"lr": 3}},
+        {"workdir": ".", "script": "train.py", "timeout": "90s", "tags": {"a": ""}},
+    ],
+)
+def test_what_the_server_is_left_to_check_says_the_same(
+    project: Path, monkeypatch: pytest.MonkeyPatch, keys: dict[str, object]
+) -> None:
+    monkeypatch.chdir(project)
+    unchecked = assemble(project / "spec.yaml", keys, {"KEY": "x"}, check=False)
+    checked = assemble(project / "spec.yaml", keys, {"KEY": "x"})
+    assert spec_of(unchecked) == spec_of(checked)
+    assert (unchecked.code, unchecked.files, unchecked.secrets) == (checked.code, checked.files, checked.secrets)
+
+
+def test_what_is_not_the_same_as_json_is_checked_here(project: Path) -> None:
+    for data in ({"params": {1: 2}}, {"params": {"lr": float("nan")}}, {"code": 5}, {"secrets": {"A": 1}}):
+        with pytest.raises(InvalidSpec):
+            assemble({"command": "true", **data}, {}, check=False)
+    wrong = assemble({"command": "true", "naem": "x", "code": str(project)}, {}, check=False)
+    assert wrong.spec["naem"] == "x"

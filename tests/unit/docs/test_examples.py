@@ -12,7 +12,7 @@ import pytest
 import typer
 import yaml
 
-from windlass.cli.main import app
+from windlass.cli.commands import build_app
 from windlass.core.errors import InvalidConfig, InvalidSpec
 from windlass.server.config import load_config
 from windlass.wire.config import ServerConfig
@@ -131,7 +131,7 @@ def test_a_wrong_example_is_refused(text: str, error: type[Exception], tmp_path:
 
 def unknown_in(command: str) -> str | None:
     """The first word of `windlass COMMAND` that there is not; None if there are all."""
-    here: Any = typer.main.get_command(app)  # whose classes depend on Typer's version
+    here: Any = typer.main.get_command(build_app())  # whose classes depend on Typer's version
     own = True  # after the program that `run` starts, options are that program's
     for word in shlex.split(command):
         if word.startswith("-") and word != "-" and own:

@@ -13,7 +13,7 @@ from .command import is_python, shebang
 from .files import read_json, write_json
 from .probe import folder_times
 
-_PROBE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "probe.py")
+_PROBE = os.path.join(os.path.dirname(__file__), "probe.py")
 _PROBE_NICENESS = 10
 
 
@@ -32,7 +32,18 @@ def record(plan: Mapping[str, Any], program: str, env: Mapping[str, str]) -> int
         write_json(path, dict(facts, **known["environment"]))
         return None
     os.makedirs(os.path.dirname(cache), exist_ok=True)
-    return _start_probe([interpreter, _PROBE, json.dumps(facts), path, cache], env)
+    return _start_probe([interpreter, _probe_in(node_dir), json.dumps(facts), path, cache], env)
+
+
+def _probe_in(node_dir: str) -> str:
+    """Its path; taken out of the archive first, if that is where this package is."""
+    if os.path.isfile(_PROBE):
+        return os.path.abspath(_PROBE)
+    loader: Any = globals()["__loader__"]
+    path = os.path.join(node_dir, "probe.py")
+    with open(path, "wb") as file:
+        file.write(loader.get_data(_PROBE))
+    return path
 
 
 def _host_facts(plan: Mapping[str, Any]) -> dict[str, Any]:

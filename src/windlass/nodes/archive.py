@@ -9,7 +9,6 @@ import io
 import json
 import logging
 import marshal
-import sys
 import tarfile
 import zipfile
 from collections.abc import Iterator
@@ -36,16 +35,15 @@ class AgentZip(NamedTuple):
 
 @functools.cache
 def agent_zip() -> AgentZip:
-    """The agent package as it is in this process's installation, as a folder `agent`. It comes compiled too: nodes with
-    the server's version of Python need not do that, which is a third of their start."""
+    """The agent package as it is in this process's installation, as a folder `agent` to import from. It comes compiled
+    too: nodes with the server's version of Python need not do that, which is a third of their start."""
     buffer, digest = io.BytesIO(), hashlib.sha256(importlib.util.MAGIC_NUMBER)
     folder = Path(windlass.agent.__file__).parent
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in sorted(folder.glob("*.py")):
             source, name = path.read_bytes(), f"agent/{path.name}"
             digest.update(source)
-            compiled = f"agent/__pycache__/{path.stem}.{sys.implementation.cache_tag}.pyc"
-            for member, data in ((name, source), (compiled, _compiled(source, name))):
+            for member, data in ((name, source), (f"{name}c", _compiled(source, name))):
                 entry = zipfile.ZipInfo(member, date_time=_OLDEST_ZIP_DATE)
                 entry.compress_type = zipfile.ZIP_DEFLATED
                 entry.external_attr = 0o644 << 16

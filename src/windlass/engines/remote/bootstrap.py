@@ -11,7 +11,7 @@ signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 server = os.environ["WINDLASS_SERVER"].rstrip("/")
 if server.startswith("http:"):
     sys.modules["ssl"] = None  # long to load, and not needed
-import http.client, io, time, urllib.parse, zipfile
+import http.client, importlib, time, types, urllib.parse
 home = os.environ.get("WINDLASS_NODE_HOME")
 if home:
     os.makedirs(home, exist_ok=True)
@@ -38,13 +38,12 @@ while True:
     sys.stderr.write("windlass: %s: %s\\n" % (url.geturl(), error))
     time.sleep(pause_s)
     pause_s = min(5.0, pause_s * 2)
-zipfile.ZipFile(io.BytesIO(data)).extractall(folder)
+with open(folder + "/agent.zip", "wb") as file:
+    file.write(data)
 os.environ["WINDLASS_NODE_SCRATCH"] = folder
-agent = folder + "/agent/__main__.py"
-sys.argv = [agent, "relay"] + sys.argv[1:]
-with open(agent) as file:
-    program = compile(file.read(), agent, "exec")
-exec(program, {"__name__": "__main__", "__file__": agent})
+package = sys.modules["_windlass_agent"] = types.ModuleType("_windlass_agent")
+package.__path__ = [folder + "/agent.zip/agent"]
+importlib.import_module("_windlass_agent.entry").start(["relay"] + sys.argv[1:])
 """
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 import contextlib
 import itertools
 import json
@@ -14,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import windlass
 from bench.harness import BIN, free_ports
 from bench.rayhead import RayHead, running_ray
 from windlass.testing.kubelet.images import HOST
@@ -141,6 +143,7 @@ class KubernetesPlace(Place):
 
 @contextlib.contextmanager
 def opened_places(folder: Path, wanted: Sequence[str]) -> Iterator[list[tuple[Place, ServerProcess]]]:
+    compileall.compile_dir(Path(windlass.__file__).parent, quiet=1)  # as an installer does; the tools are compiled too
     with contextlib.ExitStack() as stack:
         places: list[Place] = []
         if "ray" in wanted:

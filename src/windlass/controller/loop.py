@@ -146,8 +146,8 @@ class Controller:
             listener.close()
         if self._archivist is not None:
             self._archivist.stop()
-        self._close_engines()
-        self._lease.give_up(self._db)
+        if self._close_engines():
+            self._lease.give_up(self._db)
 
     def pass_times_s(self) -> list[float]:
         """How long the last passes took, oldest first."""
@@ -230,7 +230,8 @@ class Controller:
             new = [attempt for attempt in new if slots is None or attempt.slot in slots]
             current = {run.id: run for run in store.load_runs(tx, [a.run_id for a in new])}
             earlier = {a.run_id: store.load_exits(tx, current[a.run_id]) for a in new if a.number > 1}
-        for attempt in new:
+        turns = {decision.run_id: turn for turn, decision in enumerate(decisions)}
+        for attempt in sorted(new, key=lambda attempt: turns[attempt.run_id]):
             self._launch(current[attempt.run_id], attempt, earlier.get(attempt.run_id, []))
 
     def collect(self) -> None:
@@ -357,9 +358,11 @@ class Controller:
                 tx, attempt.run_id, EventKind.PREEMPTING, at=self._clock.now(), attempt=attempt.number, message=message
             )
 
-    def _close_engines(self) -> None:
-        if not self._launches.settle(_CLOSE_WITHIN_S):
-            log.warning("launches are under way that do not end; leaving them")
+    def _close_engines(self) -> bool:
+        """Whether nothing is being done about any run any more: only then may others take over at once."""
+        settled = self._launches.settle(_CLOSE_WITHIN_S)
+        if not settled:
+            log.warning("launches are under way that do not end; leaving them, and the lease to its time")
         self._launches.close()
         engines, self._engines = self._engines, {}
         for name, engine in engines.items():
@@ -367,6 +370,7 @@ class Controller:
                 engine.close()
             except Exception:
                 log.exception("engine %s could not be closed", name)
+        return settled
 
     def _keep_beating(self) -> None:
         """Also between two effects: hundreds of launches take longer than a lease lasts, and one that has lost it must

@@ -151,11 +151,24 @@ def _conveniences(plan: Plan, local_rank: int) -> dict[str, str]:
     }
     if world > 1 and (tf_config := _tf_config(plan, rank)):
         table["TF_CONFIG"] = tf_config
+    if plan["env"].get("WINDLASS_FRAMEWORK") == "jax":
+        table.update(_jax_cluster(rank, world, local_rank, table["JAX_COORDINATOR_ADDRESS"]))
     if plan["gpu_indices"] and "device_env" not in plan:
         table["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # the numbering that the allotted indices are in
     if not plan["self_launching"] and int(plan["workers_per_node"]) > 1:
         table["OMP_NUM_THREADS"] = "1"  # as torchrun does: each rank taking all cores makes them all slow
     return table
+
+
+def _jax_cluster(rank: int, world: int, local_rank: int, coordinator: str) -> dict[str, str]:
+    """JAX takes numbers of processes from launchers it knows only, so we speak as one of them. To JAX alone: others
+    would take these for a real Open MPI."""
+    return {
+        "OMPI_MCA_orte_hnp_uri": "0.0;tcp://" + coordinator,
+        "OMPI_COMM_WORLD_SIZE": str(world),
+        "OMPI_COMM_WORLD_RANK": str(rank),
+        "OMPI_COMM_WORLD_LOCAL_RANK": str(local_rank),
+    }
 
 
 def _tf_config(plan: Plan, rank: int) -> str | None:

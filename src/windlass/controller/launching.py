@@ -33,6 +33,7 @@ def render_launch(
         "WINDLASS_SEED": str(run.seed),
         "WINDLASS_RUN_NAME": run.name,
         "WINDLASS_PROJECT": run.project,
+        **({"WINDLASS_FRAMEWORK": str(spec.framework)} if spec.framework else {}),
         **_plan(spec.plan),
         **spec.env,
     }

@@ -69,6 +69,14 @@ def test_frameworks_find_each_other() -> None:
     }
     assert env["JAX_COORDINATOR_ADDRESS"] == "10.0.0.1:29500"
     assert (env["JAX_NUM_PROCESSES"], env["JAX_PROCESS_ID"]) == ("2", "1")
+    assert not [name for name in env if name.startswith("OMPI_")]
+
+
+def test_jax_is_told_as_by_a_launcher_it_knows() -> None:
+    env = rank_environment(plan(workers_per_node=2, env={"WINDLASS_FRAMEWORK": "jax"}), 1)
+    told = {name: env[f"OMPI_COMM_WORLD_{name}"] for name in ("SIZE", "RANK", "LOCAL_RANK")}
+    assert told == {"SIZE": "4", "RANK": "3", "LOCAL_RANK": "1"}
+    assert env["OMPI_MCA_orte_hnp_uri"].endswith("10.0.0.1:29500")
 
 
 def test_a_lone_process_has_no_cluster() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from windlass.cli.main import app
+from windlass.cli.commands import build_app
 from windlass.cli.terminal import cells
 from windlass.core.errors import InvalidInput
 from windlass.core.plan import parse_plan
@@ -20,7 +20,7 @@ SEVEN_B = ["--params", "7B", "--gpus", "64", "--gpu-type", "a100-80g", "--tokens
 
 
 def answer(*words: str) -> str:
-    result = CliRunner().invoke(app, ["plan", *words], catch_exceptions=False)
+    result = CliRunner().invoke(build_app(), ["plan", *words], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.stdout
 
@@ -83,7 +83,7 @@ def test_the_table_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setattr("sys.stdout", terminal)
-    app(["plan", *SEVEN_B], standalone_mode=False)
+    build_app()(["plan", *SEVEN_B], standalone_mode=False)
     lines = terminal.getvalue().splitlines()
     # A plan to copy is never broken.
     assert [line for line in lines if cells(line) > columns and "precision=" not in line] == []
@@ -106,5 +106,5 @@ def test_the_table_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPat
 )
 def test_refusals(words: str, message: str) -> None:
     with pytest.raises(InvalidInput) as caught:
-        CliRunner().invoke(app, ["plan", *words.split()], catch_exceptions=False)
+        CliRunner().invoke(build_app(), ["plan", *words.split()], catch_exceptions=False)
     assert message in caught.value.message

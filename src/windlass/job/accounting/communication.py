@@ -56,7 +56,7 @@ class Sampler:
         quiet_profiler()
         activity = torch.profiler.ProfilerActivity.CUDA if self._on_gpu else torch.profiler.ProfilerActivity.CPU
         self._began = now
-        self._profiler = torch.profiler.profile(activities=[activity])
+        self._profiler = torch.profiler.profile(activities=[activity], acc_events=True)
         self._profiler.start()
         if self._on_gpu:
             torch.cuda.synchronize()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from torch.autograd import DeviceType  # type: ignore[attr-defined]
 
 from windlass.job.accounting.communication import free_profiler, profiler_busy, quiet_profiler, shares_of
 from windlass.job.accounting.intervals import Shares
@@ -91,7 +92,9 @@ class Profile:
 
     def _start(self) -> None:
         kinds = torch.profiler.ProfilerActivity
-        self._profiler = torch.profiler.profile(activities=[kinds.CPU, kinds.CUDA] if self._on_gpu else [kinds.CPU])
+        self._profiler = torch.profiler.profile(
+            activities=[kinds.CPU, kinds.CUDA] if self._on_gpu else [kinds.CPU], acc_events=True
+        )
         self._profiler.start()
         self._began, self._waited_s = self._now(), waiting().total_s()
 
@@ -172,6 +175,7 @@ def _operators(profiler: Any, *, on_gpu: bool) -> list[Operator]:
             seconds=(row.self_device_time_total if on_gpu else row.self_cpu_time_total) / 1e6,
         )
         for row in profiler.key_averages()
+        if row.device_type == DeviceType.CPU  # what was called; its kernels would count the same time once more
     ]
     found.sort(key=lambda operator: operator.seconds, reverse=True)
     return [operator for operator in found[:_ROWS] if operator.seconds > 0]

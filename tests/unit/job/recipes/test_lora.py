@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 
 torch = pytest.importorskip("torch")
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # of libraries that transformers finds
-    transformers = pytest.importorskip("transformers")
 
+from tests.conftest import skip_unless_ci  # noqa: E402
 from tests.unit.job.processes import run_processes  # noqa: E402
 from windlass.core.errors import InvalidInput  # noqa: E402
 from windlass.job.recipes.lora import (  # noqa: E402
@@ -36,6 +34,12 @@ lora.main()
 
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of libraries that transformers finds
+            import transformers
+    except ImportError as missing:
+        skip_unless_ci("transformers", missing)
     folder = tmp_path_factory.mktemp("models") / "llama"
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
@@ -56,6 +60,7 @@ def bytes_of(text: str) -> list[int]:
     return list(text.encode())
 
 
+@pytest.mark.slow
 def test_adapters_begin_as_nothing_and_are_all_that_is_learned(llama: Path) -> None:
     model, tokens_of = load_model(str(llama))
     inputs = torch.tensor([tokens_of("a line")])
@@ -68,6 +73,7 @@ def test_adapters_begin_as_nothing_and_are_all_that_is_learned(llama: Path) -> N
     assert all(".lora_" in name for name in learned)
 
 
+@pytest.mark.slow
 def test_layers_that_are_not_there_are_named(llama: Path) -> None:
     model, _ = load_model(str(llama))
     with pytest.raises(InvalidInput, match=r"no linear layer is called query; there are: .*q_proj"):
@@ -96,7 +102,8 @@ def test_a_text_is_cut_into_pieces(tmp_path: Path) -> None:
     assert [(bytes(x.tolist()), bytes(y.tolist())) for x, y in samples] == [(b"abc", b"bcd"), (b"def", b"efg")]
 
 
-@pytest.mark.parametrize("plan", ["data=2", pytest.param("shard=2", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("plan", ["data=2", "shard=2"])
 def test_two_processes_learn_and_leave_an_adapter(
     llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: str
 ) -> None:

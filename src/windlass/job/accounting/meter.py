@@ -8,7 +8,6 @@ for inputs, targets in job.loader(batches):
 
 from __future__ import annotations
 
-import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -233,15 +232,8 @@ def steps(
         every=every,
         average=several and plan is None and policy is OnNan.STOP,
         log=me.log if me.is_main else None,
-        alert=_alert if me.is_main else None,
+        alert=me.alert if me.is_main else None,
     )
-
-
-def _alert(kind: str, message: str, *, step: int) -> None:
-    if alert := getattr(session(), "alert", None):
-        alert(kind, message, step=step)
-    else:
-        print(f"windlass: {kind}: {message}", file=sys.stderr, flush=True)
 
 
 def _device_of(model: Any) -> torch.device:

@@ -217,3 +217,32 @@ def test_a_line_longer_than_a_read_does_not_stop_the_spool_for_ever(
     for _ in range(15):
         collect(database, run_id, tmp_path)
     assert steps(service, run_id) == [5]
+
+
+def test_alerts_become_events_once_with_the_position_they_were_read_to(
+    service: RunService, run_id: str, database: Database, tmp_path: Path
+) -> None:
+    said = {"kind": "nan", "message": "the loss is no number"}
+    lines = [{"t": 1.0, "s": 7, "a": said}, {"t": 2.0, "s": 8, "m": {"loss": 1.0}}, {"t": 3.0, "a": said}]
+    (tmp_path / metrics_spool(2)).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    spooled = list(read_spools(run_id, f"{run_id}.3", [str(tmp_path)], {}))
+    with database.write() as tx:
+        commit_spooled(tx, spooled)
+    with pytest.raises(Conflict), database.write() as tx:
+        commit_spooled(tx, spooled)
+    alerts = [event for event in service.events(run_id, after=0).events if event.kind == "alert"]
+    assert [(event.at, event.attempt, event.message) for event in alerts] == [
+        (1.0, 3, "nan at step 7: the loss is no number"),
+        (3.0, 3, "nan: the loss is no number"),
+    ]
+    assert alerts[0].data == {"kind": "nan", "step": 7, "rank": 2}
+    assert steps(service, run_id) == [8]
+
+
+def test_a_flood_of_alerts_is_not_kept(service: RunService, run_id: str, database: Database, tmp_path: Path) -> None:
+    line = json.dumps({"t": 1.0, "a": {"kind": "x", "message": "y"}}) + "\n"
+    (tmp_path / metrics_spool(0)).write_text(1000 * line)
+    with database.write() as tx:
+        commit_spooled(tx, list(read_spools(run_id, f"{run_id}.1", [str(tmp_path)], {})))
+    events = service.events(run_id, after=0).events
+    assert sum(event.kind == "alert" for event in events) == 20

@@ -1,4 +1,4 @@
-"""One process of a run with its device and its process group: `init`, and how one rank's failure reaches the others.
+"""One process of a run, with its device and its process group: `init`.
 
 Works alone, under Windlass and under any launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
 """
@@ -9,22 +9,14 @@ import atexit
 import os
 import random
 import sys
-import threading
-import time
-import traceback
 from dataclasses import dataclass
 from datetime import timedelta
-from types import TracebackType
 
 import torch
 import torch.distributed as dist
 
+from windlass.job.failures import listen, watch
 from windlass.job.session import session
-
-_FAILED = "windlass/failed"  # in the store: the first rank to fail, and with what
-_SEEN = "windlass/failed/seen"  # how many others have read it
-_GRACE_S = 3.0  # for the others to read it, when the store is about to end with this process
-_LONGEST_REASON = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,91 +81,12 @@ def _join(device: torch.device, timeout_s: float) -> None:
             device_id=device if cuda else None,
         )
         atexit.register(_leave)
-    _Failures(rank=dist.get_rank(), world_size=dist.get_world_size()).watch()
+    # Whoever began the group itself has its own ideas about failures, but hardly about this.
+    port = [listen() if dist.get_rank() == 0 else 0]
+    dist.broadcast_object_list(port, src=0)
+    watch(dist.get_rank(), os.environ.get("MASTER_ADDR", "localhost"), port[0])
 
 
 def _leave() -> None:
     if dist.is_initialized():
         dist.destroy_process_group()
-
-
-class _Failures:
-    """The first failure of any rank, told to all through the store that the ranks met in.
-
-    The rank that raises writes it down before its connections close, so whatever the others see comes later and is
-    known to be a consequence.
-    """
-
-    def __init__(self, *, rank: int, world_size: int) -> None:
-        self._rank = rank
-        self._world_size = world_size
-        # A connection of its own: the training's is locked while it waits.
-        self._store = dist.TCPStore(  # type: ignore[attr-defined]
-            os.environ["MASTER_ADDR"],
-            int(os.environ["MASTER_PORT"]),
-            is_master=False,
-            wait_for_workers=False,
-            timeout=timedelta(seconds=60),
-        )
-        self._lock = threading.Lock()
-        self._ended = threading.Event()
-
-    def watch(self) -> None:
-        previous = sys.excepthook
-
-        def tell(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
-            self._ended.set()
-            first = self._record(kind, error)
-            previous(kind, error, where)
-            if first is not None:
-                print(f"windlass: {first} This rank's error is a consequence.", file=sys.stderr)
-            self._end()
-
-        sys.excepthook = tell
-        atexit.register(self._ended.set)
-        threading.Thread(target=self._poll, name="windlass-failures", daemon=True).start()
-
-    def _record(self, kind: type[BaseException], error: BaseException) -> str | None:
-        """The other rank's failure that came before this one, if any."""
-        reason = "".join(traceback.format_exception_only(kind, error)).strip()[:_LONGEST_REASON]
-        mine = f"rank {self._rank} failed: {reason}"
-        try:
-            with self._lock:
-                first = self._store.compare_set(_FAILED, "", mine).decode()
-        except (RuntimeError, ConnectionError):
-            return None  # the store is gone with the rank that held it
-        return None if first == mine else first
-
-    def _end(self) -> None:
-        """Leave without the farewells of a group in which somebody may wait for this rank for ever."""
-        if self._rank == 0:
-            self._await_readers()
-        session().flush()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(1)
-
-    def _await_readers(self) -> None:
-        deadline = time.monotonic() + _GRACE_S
-        try:
-            while time.monotonic() < deadline:
-                with self._lock:
-                    if self._store.add(_SEEN, 0) >= self._world_size - 1:
-                        return
-                time.sleep(0.05)
-        except (RuntimeError, ConnectionError):
-            return
-
-    def _poll(self) -> None:
-        pause_s = max(0.5, self._world_size / 400)  # so many questions a second are nothing to one store
-        while not self._ended.wait(pause_s):
-            try:
-                with self._lock:
-                    failed = self._store.get(_FAILED).decode() if self._store.check([_FAILED]) else None
-                    if failed is not None:
-                        self._store.add(_SEEN, 1)
-            except (RuntimeError, ConnectionError):
-                return  # whether rank 0 has finished or died cannot be known from here
-            if failed is not None and not self._ended.is_set():
-                print(f"windlass: {failed} Rank {self._rank} ends too.", file=sys.stderr)
-                self._end()

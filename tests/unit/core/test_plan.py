@@ -147,7 +147,7 @@ def test_what_is_not_known_of_a_model_refuses_nothing() -> None:
 def test_a_batch_is_divided_evenly_or_refused_with_its_neighbours() -> None:
     plan = Plan(data=2, shard=2, accumulate=2)
     assert plan.check_batch(32) == 4
-    with pytest.raises(InvalidPlan, match="a batch of 20 is not divided by 8 .* 16 or 24 would be"):
+    with pytest.raises(InvalidPlan, match=r"a batch of 20 is not divided by 8 .* 16 or 24 would be"):
         plan.check_batch(20)
     with pytest.raises(InvalidPlan, match=r"; 8 would be"):
         plan.check_batch(4)

@@ -110,7 +110,7 @@ def test_groups_keep_their_options() -> None:
     assert [group["weight_decay"] for group in inner.param_groups] == [0.1, 0.0]
     assert isinstance(inner.inner, torch.optim.AdamW)
     assert all(group["fused"] for group in inner.param_groups)
-    torch.optim.lr_scheduler.LambdaLR(inner.inner, lambda step: 0.5)
+    torch.optim.lr_scheduler.LambdaLR(inner.inner, lambda _step: 0.5)
     assert inner.param_groups[0]["lr"] == 0.005
 
 

@@ -1,0 +1,133 @@
+"""A rank that fails ends the run within seconds, outside Windlass too, and its own error is the one to be read."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+
+# A group waits for half an hour by default. Loading torch on a busy machine takes a minute at worst.
+_AT_MOST_S = 120.0
+
+START = """
+import os, sys, torch
+import torch.distributed as dist
+from windlass import job
+from tests.unit.job.parallel.models import batch, small_gpt
+process = job.init()
+dist.barrier()
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    code: int
+    said: str
+
+
+def run_ranks(body: str, count: int) -> list[Ended]:
+    """Start a script on `count` ranks and wait for all of them, which must end by themselves."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    environ = {**os.environ, **shared, "PYTHONPATH": os.pathsep.join(["src", ".", os.environ.get("PYTHONPATH", "")])}
+    root = Path(__file__).parents[2]
+    files = [tempfile.TemporaryFile("w+") for _ in range(count)]  # noqa: SIM115 - closed with the test's process
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", START + body],
+            env={**environ, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            cwd=root,
+            stdout=files[rank],
+            stderr=files[rank],
+        )
+        for rank in range(count)
+    ]
+    deadline = time.monotonic() + _AT_MOST_S
+    try:
+        codes = [process.wait(max(0.1, deadline - time.monotonic())) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    ended = []
+    for code, file in zip(codes, files, strict=True):
+        file.seek(0)
+        ended.append(Ended(code=code, said=file.read()))
+        file.close()
+    return ended
+
+
+WAIT = "dist.all_reduce(torch.ones(1))\n"
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_rank_that_raises_ends_the_others(failing: int) -> None:
+    ranks = run_ranks(f"if process.rank == {failing}: raise ValueError('bad sample 17')\n" + WAIT, 3)
+    assert [rank.code for rank in ranks] == [1, 1, 1]
+    assert (
+        "raise ValueError('bad sample 17')" in ranks[failing].said or "ValueError: bad sample 17" in ranks[failing].said
+    )
+    assert "consequence" not in ranks[failing].said
+    for number, rank in enumerate(ranks):
+        if number != failing:
+            assert f"rank {failing} failed: ValueError: bad sample 17" in rank.said
+
+
+def test_a_rank_that_raises_ends_ranks_that_compute() -> None:
+    """Those that are in no collective notice as well: the store tells them."""
+    ranks = run_ranks(
+        "import time\nif process.rank == 1: raise ValueError('bad sample 17')\nwhile True: time.sleep(0.1)\n", 2
+    )
+    assert [rank.code for rank in ranks] == [1, 1]
+    assert "windlass: rank 1 failed: ValueError: bad sample 17; rank 0 ends too" in ranks[0].said
+
+
+def test_a_file_that_one_rank_lacks() -> None:
+    ranks = run_ranks("if process.rank == 1: open('/nowhere/part-1.bin')\n" + WAIT, 2)
+    assert "FileNotFoundError: [Errno 2] No such file or directory: '/nowhere/part-1.bin'" in ranks[1].said
+    assert "rank 1 failed: FileNotFoundError" in ranks[0].said
+
+
+def test_models_of_different_shapes_are_named_on_all_ranks() -> None:
+    ranks = run_ranks("job.parallelize(small_gpt(layers=4 + process.rank), 'shard=2')\n", 2)
+    for rank in ranks:
+        assert rank.code == 1
+        assert "RanksDisagree: rank 1 has another model than rank 0: blocks.4" in rank.said
+        assert "and on rank 0 there is none" in rank.said
+
+
+def test_batches_of_different_shapes_are_named_on_all_ranks() -> None:
+    ranks = run_ranks(
+        "parallel = job.parallelize(small_gpt(), 'pipeline=2,accumulate=2')\n"
+        "parallel.step(*batch(8 + 2 * process.rank))\n",
+        2,
+    )
+    for rank in ranks:
+        assert rank.code == 1
+        assert "RanksDisagree: rank 1 has another batch than rank 0: inputs is (10, 8) torch.int64" in rank.said
+
+
+def test_a_plan_that_does_not_fit_is_refused_with_the_numbers_that_would() -> None:
+    ranks = run_ranks("job.parallelize(small_gpt(), 'tensor=3')\n", 2)
+    for rank in ranks:
+        assert rank.code == 1
+        assert "InvalidPlan: plan tensor=3 needs a multiple of 3 processes" in rank.said
+
+
+def test_ranks_that_finish_one_after_the_other_are_no_failure() -> None:
+    ranks = run_ranks("import time\nif process.rank == 1: time.sleep(3)\nprint('finished')\n", 2)
+    assert [rank.code for rank in ranks] == [0, 0]
+    assert all(rank.said.strip() == "finished" for rank in ranks)

@@ -25,8 +25,9 @@ def rank_log(rank: int) -> str:
 
 
 def metrics_spool(rank: int) -> str:
-    """What a rank logged, one JSON object a line: a point, {"t": time, "s": step?, "n": total steps?, "m": {...}}, or
-    an alert, {"t": time, "s": step?, "a": {"kind": ..., "message": ...}}."""
+    """What a rank logged, one JSON object a line: a point, {"t": time, "s": step?, "n": total steps?, "m": {...}},
+    an alert, {"t": time, "s": step?, "a": {"kind": ..., "message": ...}}, or a note of a checkpoint, {"t": time, "s":
+    step?, "c": {"folder": ..., ...} or {"removed": folder} or {"corrupt": folder, "why": ...}}."""
     return "metrics-%d.jsonl" % rank
 
 

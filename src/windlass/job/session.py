@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from windlass.agent.layout import metrics_spool
+from windlass.core.manifest import Manifest
 from windlass.core.names import nearest
 from windlass.core.plan import AUTO, Plan, parse_plan
 from windlass.job.alerts import AlertGate
-from windlass.job.spool import Alert, Spool
+from windlass.job.spool import Alert, SaveNote, Spool
 
 _LONGEST_NAME = 250
 _LONGEST_KIND = 60
@@ -119,6 +120,34 @@ class Session:
             self._spool.add(Alert(time.time(), number, kind, text))
             self._spool.flush()  # what is wrong enough to be told may end the process next
 
+    def checkpoint(self, folder: str | Path, manifest: Manifest, *, tier: str = "folder") -> None:
+        """Tell the catalogue of a checkpoint that is committed. Told twice it is there once: after a crash, tell it of
+        all that are found."""
+        said = {
+            "folder": _place(folder),
+            "tier": tier,
+            "created_at": manifest.created_at,
+            "size_bytes": manifest.size_bytes,
+            "files": len(manifest.files),
+            "world_size": manifest.world_size,
+            "plan": manifest.plan,
+            "format": manifest.format,
+            "reason": manifest.reason.value,
+            "metrics": {name: value for name, value in manifest.metrics.items() if math.isfinite(value)},
+        }
+        self._note(manifest.step, said)
+
+    def checkpoint_removed(self, folder: str | Path) -> None:
+        self._note(None, {"removed": _place(folder)})
+
+    def checkpoint_corrupt(self, folder: str | Path, why: str) -> None:
+        self._note(None, {"corrupt": _place(folder), "why": str(why)[:_LONGEST_MESSAGE]})
+
+    def _note(self, step: int | None, said: dict[str, object]) -> None:
+        if self._spool is not None:
+            self._spool.add(SaveNote(time.time(), step, said))
+            self._spool.flush()  # the process may be at its end: it was saved because of that
+
     def flush(self) -> None:
         if self._spool is not None:
             self._spool.flush()
@@ -153,6 +182,12 @@ def _params(text: str) -> Mapping[str, Any]:
     if not isinstance(values, dict):
         raise ValueError(f"WINDLASS_PARAMS must be a JSON object, not {type(values).__name__}")
     return values
+
+
+def _place(folder: str | Path) -> str:
+    """As whoever reads the catalogue finds it: a whole path, or the address of an object store."""
+    text = os.fspath(folder)
+    return text if "://" in text else os.path.abspath(text)
 
 
 def _checked(name: str) -> str:

@@ -1,4 +1,5 @@
-"""The file a rank's metrics and alerts go to, written by a background thread so that no training loop waits for a disk.
+"""The file a rank's metrics, alerts and notes of checkpoints go to, written by a background thread: no training loop
+waits for a disk.
 
 Lines are appended whole, so a reader can follow the file while it grows, and a forked process can share it.
 """
@@ -25,6 +26,15 @@ class Alert(NamedTuple):
     message: str
 
 
+class SaveNote(NamedTuple):
+    """That a checkpoint was saved, removed or found corrupt, for the catalogue."""
+
+    at: float
+    step: int | None
+    said: dict[str, object]
+
+
+Record: TypeAlias = Point | Alert | SaveNote
 _BATCH_S = 0.2
 # What is kept while the disk does not take it: about an hour of a busy loop, some tens of MB.
 _MOST_WAITING = 200_000
@@ -36,7 +46,7 @@ class Spool:
         self._reset()
         _open_spools.add(self)
 
-    def add(self, record: Point | Alert) -> None:
+    def add(self, record: Record) -> None:
         """A few microseconds; never blocks and never fails because of the disk."""
         self._waiting.append(record)
         if not self._wake.is_set():
@@ -55,7 +65,7 @@ class Spool:
 
     def _reset(self) -> None:
         # Also after a fork: what waits belongs to the parent, and its thread and locks stayed there.
-        self._waiting: deque[Point | Alert] = deque(maxlen=_MOST_WAITING)
+        self._waiting: deque[Record] = deque(maxlen=_MOST_WAITING)
         self._unwritten = b""
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -104,10 +114,12 @@ class Spool:
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
-def _render(record: Point | Alert) -> str:
+def _render(record: Record) -> str:
     if isinstance(record, Alert):
         said = {"kind": record.kind, "message": record.message}
         return _encode({"t": round(record.at, 6), "s": record.step, "a": said}) + "\n"
+    if isinstance(record, SaveNote):
+        return _encode({"t": round(record.at, 6), "s": record.step, "c": record.said}) + "\n"
     at, step, total, values = record
     line: dict[str, object] = {"t": round(at, 6), "s": step, "m": values}
     if total is not None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from windlass.core.storable import storable_text
+from windlass.tracking.saves import SaveNote, read_note
 
 _LONGEST_KIND = 60
 _LONGEST_TEXT = 2_000
@@ -89,13 +90,14 @@ class SpoolChunk:
 
     points: list[MetricPoint] = field(default_factory=list)
     alerts: list[Alert] = field(default_factory=list)
+    saves: list[SaveNote] = field(default_factory=list)
     next_position: int = 0
     bad_lines: int = 0
 
 
 def parse_spool(data: bytes, position: int) -> SpoolChunk:
-    """Points and alerts of the complete lines in `data`, which was read at `position`. A line that is neither is
-    counted, not fatal: the spool is written by user processes that may die at any moment.
+    """Points, alerts and notes of checkpoints of the complete lines in `data`, which was read at `position`. A line
+    that is none of them is counted, not fatal: the spool is written by user processes that may die at any moment.
     """
     end = data.rfind(b"\n") + 1
     chunk = SpoolChunk(next_position=position + end)
@@ -103,14 +105,16 @@ def parse_spool(data: bytes, position: int) -> SpoolChunk:
         found = _read(line)
         if isinstance(found, MetricPoint):
             chunk.points.append(found)
-        elif found is not None:
+        elif isinstance(found, Alert):
             chunk.alerts.append(found)
+        elif found is not None:
+            chunk.saves.append(found)
         elif line.strip():
             chunk.bad_lines += 1
     return chunk
 
 
-def _read(line: bytes) -> MetricPoint | Alert | None:
+def _read(line: bytes) -> MetricPoint | Alert | SaveNote | None:
     try:
         data: Any = json.loads(line)
         if "a" in data:
@@ -121,6 +125,8 @@ def _read(line: bytes) -> MetricPoint | Alert | None:
                 kind=kind[:_LONGEST_KIND],
                 message=message[:_LONGEST_TEXT],
             )
+        if "c" in data:
+            return read_note(data["c"], at=_time(data["t"]), step=_int(data.get("s")))
         values = {name[:250]: float(value) for name, value in data["m"].items() if _can_be_kept(name)}
         return MetricPoint(at=_time(data["t"]), step=_int(data.get("s")), values=values, total=_int(data.get("n")))
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):

@@ -1,0 +1,102 @@
+"""What processes say of their checkpoints: saved, removed, found corrupt. Pure; `windlass.checkpoints` keeps it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from windlass.core.storable import storable_text
+
+_LONGEST_PLACE = 4_000
+_LONGEST_TEXT = 2_000
+_LONGEST_WORD = 32
+_LONGEST_NAME = 250
+_MOST_METRICS = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    at: float
+    step: int
+    folder: str
+    tier: str
+    created_at: float  # with the folder it tells one checkpoint from all others
+    size_bytes: int
+    file_count: int
+    world_size: int
+    plan: str
+    format: str
+    reason: str
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removed:
+    at: float
+    folder: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundCorrupt:
+    at: float
+    folder: str
+    why: str
+
+
+SaveNote = Saved | Removed | FoundCorrupt
+
+
+def read_note(said: Mapping[str, Any], *, at: float, step: int | None) -> SaveNote:
+    """Raises ValueError, KeyError, TypeError or AttributeError for what is no such note."""
+    if "removed" in said:
+        return Removed(at=at, folder=_place(said["removed"]))
+    if "corrupt" in said:
+        return FoundCorrupt(at=at, folder=_place(said["corrupt"]), why=_text(said.get("why", ""), _LONGEST_TEXT))
+    if step is None:
+        raise ValueError("a checkpoint is of a step")
+    return Saved(
+        at=at,
+        step=step,
+        folder=_place(said["folder"]),
+        tier=_text(said["tier"], _LONGEST_WORD),
+        created_at=_time(said["created_at"]),
+        size_bytes=_count(said["size_bytes"], 2**63),
+        file_count=_count(said["files"], 2**31),
+        world_size=_count(said["world_size"], 2**31),
+        plan=_text(said.get("plan", ""), _LONGEST_TEXT),
+        format=_text(said.get("format", ""), _LONGEST_WORD),
+        reason=_text(said["reason"], _LONGEST_WORD),
+        metrics=dict(_metrics(said.get("metrics") or {})),
+    )
+
+
+def _place(value: Any) -> str:
+    """A path that is cut off would be another path."""
+    if not isinstance(value, str) or not 0 < len(value) <= _LONGEST_PLACE or storable_text(value) != value:
+        raise ValueError(f"{value!r:.80} is no place of a checkpoint")
+    return value
+
+
+def _text(value: Any, longest: int) -> str:
+    return storable_text(str(value))[:longest]
+
+
+def _count(value: Any, end: int) -> int:
+    number = int(value)
+    if not 0 <= number < end:
+        raise ValueError(f"{number} is out of range")
+    return number
+
+
+def _time(value: Any) -> float:
+    at = float(value)
+    if not 0 <= at < 1e11:
+        raise ValueError(f"{at} is not a time: times are seconds since the epoch")
+    return at
+
+
+def _metrics(values: Mapping[str, Any]) -> list[tuple[str, float]]:
+    pairs = [(_text(name, _LONGEST_NAME), float(value)) for name, value in list(values.items())[:_MOST_METRICS]]
+    return [(name, value) for name, value in pairs if math.isfinite(value)]

@@ -126,6 +126,8 @@ def _prepare(plan: dict[str, Any], secrets: Mapping[str, str], warm: WarmState |
     if plan["code"] is not None:
         code = plan["code"]
         snapshot.lay_out(run_dir=plan["run_dir"], workdir=workdir, manifest=code["manifest"], blobs=code["blobs"])
+    elif os.path.dirname(workdir) == plan["run_dir"]:
+        os.makedirs(workdir, exist_ok=True)  # without code of its own it has an empty folder
     if not os.path.isdir(workdir):
         raise CannotStart("the working folder '%s' does not exist" % workdir)
     if not plan["master_port"]:

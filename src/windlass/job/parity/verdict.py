@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from windlass.job.parity.cases import Case
+from windlass.job.parity.cases import LEARNS, Case
 from windlass.job.parity.workers import Outcome
 
 
@@ -18,13 +18,14 @@ class Row:
     difference: float  # the largest of any step, relative
     bound: float
     last_loss: float
+    learned: float  # how far the loss fell, relative to one process's
     footprint: dict[str, int] = field(default_factory=dict)
     wall_s: float = 0.0
     error: str | None = None
 
     @property
     def agrees(self) -> bool:
-        return self.error is None and self.difference <= self.bound
+        return self.error is None and self.difference <= self.bound and self.learned >= LEARNS
 
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "agrees": self.agrees}
@@ -37,10 +38,15 @@ def judge(outcome: Outcome, reference: Sequence[float], world_size: int) -> Row:
         difference=largest_difference(outcome.losses, reference),
         bound=outcome.case.bound,
         last_loss=outcome.losses[-1] if outcome.losses else math.nan,
+        learned=_fall(outcome.losses) / _fall(reference) if outcome.losses else 0.0,
         footprint=outcome.footprint,
         wall_s=outcome.wall_s,
         error=outcome.error,
     )
+
+
+def _fall(losses: Sequence[float]) -> float:
+    return losses[0] - losses[-1]
 
 
 def largest_difference(losses: Sequence[float], reference: Sequence[float]) -> float:
@@ -57,7 +63,7 @@ def reference_key(case: Case) -> float | None:
 
 
 HEADER = (
-    f"{'procs':>5} {'plan':<62} {'difference':>10} {'bound':>7} {'peak':>8} {'sent/step':>9} "
+    f"{'procs':>5} {'plan':<72} {'difference':>10} {'bound':>7} {'peak':>8} {'sent/step':>9} "
     f"{'params':>8} {'grads':>8} {'state':>8}  "
 )
 
@@ -66,7 +72,7 @@ def render_row(row: Row) -> str:
     sizes = [_size(row.footprint.get(name)) for name in ("peak", "sent", "parameters", "gradients", "state")]
     numbers = " ".join(f"{size:>{width}}" for size, width in zip(sizes, (8, 9, 8, 8, 8), strict=True))
     verdict = "ok" if row.agrees else "FAILED" if row.error else "DIFFERS"
-    return f"{row.world_size:>5} {row.plan:<62} {row.difference:>10.1e} {row.bound:>7.0e} {numbers}  {verdict}"
+    return f"{row.world_size:>5} {row.plan:<72} {row.difference:>10.1e} {row.bound:>7.0e} {numbers}  {verdict}"
 
 
 def render_summary(rows: Iterable[Row]) -> str:
@@ -74,7 +80,8 @@ def render_summary(rows: Iterable[Row]) -> str:
     bad = [row for row in rows if not row.agrees]
     lines = [f"{len(rows) - len(bad)} of {len(rows)} plans agree with one process."]
     lines += [
-        f"\n{row.world_size} processes, {row.plan}: " + (row.error or f"the loss differs by {row.difference:.1e}")
+        f"\n{row.world_size} processes, {row.plan}: "
+        + (row.error or f"the loss differs by {row.difference:.1e} and falls {row.learned:.2f} as far")
         for row in bad
     ]
     return "\n".join(lines)

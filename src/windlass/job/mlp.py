@@ -1,0 +1,80 @@
+"""Two linear layers with a GELU between them: `gelu_mlp`, in four passes over the wide middle instead of seven.
+
+Forward and backward are one function, because the derivative of the GELU belongs to the product that comes before it
+in the backward pass, which is the second layer's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - as everybody calls it
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from windlass.job import cublaslt
+
+
+def gelu_mlp(x: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    """`gelu(x @ up.T) @ down.T` (GELU by tanh), with the type that autocast or `x` has."""
+    dtype = torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype
+    rows = x.to(dtype).flatten(0, -2)
+    out: Tensor = _GeluMlp.apply(rows, up.to(dtype), down.to(dtype))  # type: ignore[no-untyped-call]
+    return out.view(*x.shape[:-1], -1)
+
+
+def fuses(x: Tensor, up: Tensor) -> bool:
+    """Whether `gelu_mlp` may gain anything: bf16 on a GPU, and weights that are whole."""
+    if not x.is_cuda or isinstance(up, DTensor):
+        return False
+    return (torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype) == torch.bfloat16
+
+
+class _GeluMlp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, up: Tensor, down: Tensor) -> Tensor:
+        middle, before = torch.ops.windlass.linear_gelu(x, up)
+        ctx.save_for_backward(x, up, down, middle, before)
+        out: Tensor = middle @ down.t()
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x, up, down, middle, before = ctx.saved_tensors
+        gradient = gradients[0].contiguous()
+        d_before: Tensor = torch.ops.windlass.product_dgelu(gradient, down, before)
+        return d_before @ up, d_before.t() @ x, gradient.t() @ middle
+
+
+# As operators, which torch's compiler takes as they are.
+
+
+@torch.library.custom_op(
+    "windlass::linear_gelu", mutates_args=(), schema="(Tensor x, Tensor weight) -> (Tensor, Tensor)"
+)
+def _linear_gelu(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    if cublaslt.usable(x, weight):
+        return cublaslt.linear_gelu(x.contiguous(), weight.contiguous())
+    before = x @ weight.t()
+    return F.gelu(before, approximate="tanh"), before
+
+
+@_linear_gelu.register_fake
+def _(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    return x.new_empty(x.shape[0], weight.shape[0]), x.new_empty(x.shape[0], weight.shape[0])
+
+
+@torch.library.custom_op(
+    "windlass::product_dgelu", mutates_args=(), schema="(Tensor gradient, Tensor weight, Tensor before) -> Tensor"
+)
+def _product_dgelu(gradient: Tensor, weight: Tensor, before: Tensor) -> Tensor:
+    if cublaslt.usable(gradient, weight):
+        return cublaslt.product_dgelu(gradient.contiguous(), weight.contiguous(), before.contiguous())
+    d_before: Tensor = torch.ops.aten.gelu_backward(gradient @ weight, before, approximate="tanh")
+    return d_before
+
+
+@_product_dgelu.register_fake
+def _(gradient: Tensor, weight: Tensor, before: Tensor) -> Tensor:  # noqa: ARG001
+    return torch.empty_like(before)

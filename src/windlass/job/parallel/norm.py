@@ -33,12 +33,13 @@ def local(tensor: Tensor) -> Tensor:
 
 def gradient_norm(parameters: list[nn.Parameter], plan: Plan, device: torch.device) -> Tensor:
     """The same number on every process, on the device; nothing waits for it on the host."""
-    by_owners: dict[int, list[Tensor]] = defaultdict(list)
+    # One call takes many tensors, of one type.
+    alike: dict[tuple[int, torch.dtype], list[Tensor]] = defaultdict(list)
     for parameter in parameters:
         if parameter.grad is not None:
-            by_owners[_owners(parameter, plan)].append(local(parameter.grad))
+            alike[_owners(parameter, plan), parameter.grad.dtype].append(local(parameter.grad))
     total = torch.zeros((), device=device)
-    for owners, gradients in by_owners.items():
+    for (owners, _), gradients in alike.items():
         norms: Any = torch._foreach_norm(gradients)
         squares = torch.stack([norm.float() for norm in norms]).square().sum().to(device)
         total = total + squares / owners

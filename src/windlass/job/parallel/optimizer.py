@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from windlass.core.plan import OnNan
+from windlass.job.adamw import NarrowAdamW
 from windlass.job.parallel.norm import gradient_norm, local_gradients, settle_gradients
 from windlass.job.parallel.parallelize import Parallel
 from windlass.job.session import session
@@ -125,6 +126,9 @@ class Optimizer:
         by: Tensor | float = 1.0 if factor is None else factor
         if clip is not None:
             by = (clip / (norm + 1e-6)).clamp(max=1.0) * by
+        if isinstance(self.inner, NarrowAdamW):
+            self.inner.factor = torch.as_tensor(by, device=norm.device)  # in the pass that it makes anyway
+            return
         if isinstance(by, Tensor) and gradients and gradients[0].device != by.device:
             by = by.to(gradients[0].device)  # offloaded
         torch._foreach_mul_(gradients, by)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -96,7 +97,10 @@ class _Opaque(nn.Module):
         return self.part(*args)
 
 
-_QUIET: dict[str, Any] = {"return_outputs": False}  # nobody wants the logits of a whole batch
+# Nobody wants the logits of a whole batch put together; older releases know no other way.
+_QUIET: dict[str, Any] = (
+    {"return_outputs": False} if "return_outputs" in inspect.signature(ScheduleGPipe.step).parameters else {}
+)
 
 
 def _shape(value: Any) -> Any:

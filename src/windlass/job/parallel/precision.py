@@ -32,16 +32,16 @@ def autocast(precision: Precision, device: torch.device) -> contextlib.AbstractC
 
 
 def check_precision(precision: Precision, device: torch.device) -> None:
-    """InvalidPlan where the device has no such arithmetic."""
+    """InvalidPlan where the device has no such arithmetic, or nothing here would use it."""
     if precision is not Precision.FP8:
         return
-    has = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 9)
-    if not has:
-        name = torch.cuda.get_device_name(device) if device.type == "cuda" else "a CPU"
-        raise InvalidPlan(
-            f"precision=fp8 needs a GPU with 8-bit products (Ada, Hopper or later), and this process has {name}; "
-            "options: bf16, fp16, fp32"
-        )
+    if device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 9):
+        raise InvalidPlan("precision=fp8 is reckoned with by the planner only so far; options: bf16, fp16, fp32")
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "a CPU"
+    raise InvalidPlan(
+        f"precision=fp8 needs a GPU with 8-bit products (Ada, Hopper or later), and this process has {name}; "
+        "options: bf16, fp16, fp32"
+    )
 
 
 @dataclass(slots=True, kw_only=True)

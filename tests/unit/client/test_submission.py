@@ -126,3 +126,29 @@ def test_what_is_not_the_same_as_json_is_checked_here(project: Path) -> None:
             assemble({"command": "true", **data}, {}, check=False)
     wrong = assemble({"command": "true", "naem": "x", "code": str(project)}, {}, check=False)
     assert wrong.spec["naem"] == "x"
+
+
+def test_the_framework_is_found_in_the_script_unless_it_is_given(project: Path) -> None:
+    (project / "train.py").write_text("import torch\n")
+    assert spec_of(assemble(project / "spec.yaml", {})).framework == "pytorch"
+    assert spec_of(assemble(project / "spec.yaml", {"framework": "none"})).framework == "none"
+    assert spec_of(assemble(None, {"command": "torchrun train.py", "code": str(project)})).framework == "pytorch"
+    assert spec_of(assemble(None, {"command": "echo hi", "code": str(project)})).framework is None
+
+
+def test_a_recipe_brings_the_parts_of_windlass_that_jobs_need(project: Path) -> None:
+    made = assemble(project / "spec.yaml", {"recipe": "classifier"})
+    assert made.files is not None
+    assert "windlass/job/recipes/classifier.py" in made.files
+    assert {name.split("/")[1] for name in made.files} == {"__init__.py", "agent", "core", "job", "planning"}
+    assert made.code is not None
+    assert all((made.code / name).is_file() for name in made.files)
+    spec = spec_of(made)
+    assert (spec.recipe, spec.script, spec.args, spec.framework) == ("classifier", None, [], "pytorch")
+
+
+def test_a_recipe_can_run_in_a_folder_or_with_one(project: Path) -> None:
+    placed = assemble(None, {"recipe": "classifier", "workdir": str(project)})
+    assert (placed.code, placed.files) == (None, None)
+    sent = assemble(None, {"recipe": "classifier", "code": str(project)})
+    assert (sent.code, sent.files) == (project, None)

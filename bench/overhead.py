@@ -1,8 +1,9 @@
-"""How many steps a second does a training loop make under Windlass, over the same loop bare?
+"""How many steps a second does a training loop make under Windlass with all accounting on, over the same loop bare?
 
 Three processes of the same script are alive at once, one under Windlass and two bare ones, and only one of them steps
-at a time, in windows that alternate. The two bare ones against each other show what the method cannot tell apart.
-While a bare one steps, every process of Windlass is stopped: work it has put off counts against Windlass, not for it.
+at a time, in windows that alternate. The bare ones have neither `job.steps` nor `job.loader`; one against the other
+shows what the method cannot tell apart. While a bare one steps, every process of Windlass is stopped: work it has put
+off counts against Windlass, not for it.
 """
 
 from __future__ import annotations
@@ -40,11 +41,13 @@ class Loop:
     process: subprocess.Popen[bytes]
     go: TextIO
     done: TextIO
+    cpu_ms_per_step: list[float] = field(default_factory=list)
 
     def steps_per_s(self, window_s: float) -> float:
         self.go.write(f"{window_s}\n")
         self.go.flush()
-        steps, took = self.done.readline().split()
+        steps, took, cpu_s = self.done.readline().split()
+        self.cpu_ms_per_step.append(1000 * float(cpu_s) / int(steps))
         return int(steps) / float(took)
 
 
@@ -94,6 +97,7 @@ class Rates:
     bare: list[float] = field(default_factory=list)
     windlass: list[float] = field(default_factory=list)
     again: list[float] = field(default_factory=list)
+    cpu_ms_per_step: dict[str, float] = field(default_factory=dict)  # by arm: of the loop's own process
     cpu_percent: float = 0.0  # of everything of Windlass but the loop itself, while the loop under it steps
 
     def ratios(self) -> list[float]:
@@ -110,7 +114,7 @@ class Rates:
 def measure(folder: Path, server: ServerProcess, *, windows: int) -> Rates:
     home = server.home
     bare = [sys.executable, SCRIPT.name]
-    ours = [str(BIN / "windlass"), "run", "--no-snapshot", SCRIPT.name]
+    ours = [str(BIN / "windlass"), "run", "--no-snapshot", SCRIPT.name, "accounted"]
     folder.mkdir()
     rates = Rates()
     with (
@@ -135,6 +139,8 @@ def measure(folder: Path, server: ServerProcess, *, windows: int) -> Rates:
             rates.bare.append(rate_before if before is first else rate_after)
             rates.again.append(rate_after if before is first else rate_before)
         # All of them are stopped while a bare one steps, so what they have used was used in the other windows.
+        loops = zip(ARMS, (first, under_windlass, second), strict=True)
+        rates.cpu_ms_per_step = {arm: statistics.median(loop.cpu_ms_per_step[1:]) for arm, loop in loops}
         rates.cpu_percent = 100 * (_cpu_s(helpers) - cpu_before) / ((windows + 1) * WINDOW_S)
     return rates
 
@@ -165,8 +171,9 @@ def check_record(server: ServerProcess) -> str:
         run = client.get("/api/runs", params={"limit": 1}).raise_for_status().json()["runs"][0]
         view = client.get(f"/api/runs/{run['id']}").raise_for_status().json()
         lines = client.get(f"/api/runs/{run['id']}/logs", params={"tail": 1}).raise_for_status().json()["lines"]
-    points = view["metrics"]["loss"]["count"]
-    if view["state"] != "succeeded" or f"step {points}:" not in lines[-1]["text"] or not view["usage"]:
+    points, accounted = view["metrics"]["last_loss"]["count"], {"loss", "grad_norm", "step_s", "data_wait_s"}
+    whole = f"step {points}:" in lines[-1]["text"] and accounted <= set(view["metrics"]) and view["usage"]
+    if view["state"] != "succeeded" or not whole:
         raise RuntimeError(f"the record is not whole: {view['state']}, {points} points, last line {lines}")
     return f"{points} lines and {2 * points} metric points"
 
@@ -206,6 +213,7 @@ def _report(measured: Sequence[Rates], recorded: Sequence[str], windows: int) ->
         [words, *(statistics.median(getattr(rates, name)) for rates in measured)]
         for words, name in zip(ARMS, ("bare", "windlass", "again"), strict=True)
     ]
+    speeds += [[f"CPU ms/step, {arm}", *(rates.cpu_ms_per_step[arm] for rates in measured)] for arm in ARMS]
     speeds.append(["CPU % of Windlass itself", *(rates.cpu_percent for rates in measured)])
     return Report(
         bench="overhead",
@@ -218,15 +226,17 @@ def _report(measured: Sequence[Rates], recorded: Sequence[str], windows: int) ->
                 rows=rows,
             ),
             Table(
-                title="Steps/s, medians of each trio; below, what server, supervisor and command use of one core",
+                title="Steps/s and the CPU time of the loop's process, medians of each trio; below, what server, "
+                "supervisor and command use of one core",
                 header=("arm", *(f"trio {number + 1}" for number in range(len(measured)))),
                 rows=speeds,
             ),
         ],
         notes=[
-            f"Every step prints a line and logs two metrics; a trio's run left {recorded[-1]} on record. Server, "
-            "controller, supervisor and sampling run as usual while the loop under Windlass steps, and are stopped "
-            "(SIGSTOP) while a bare one does.",
+            f"Every step prints a line and logs two metrics; a trio's run left {recorded[-1]} on record, and what "
+            "`job.steps` found. Server, controller, supervisor and sampling run as usual while the loop under Windlass "
+            "steps, and are stopped (SIGSTOP) while a bare one does. CPU time includes the loader's and the metrics' "
+            "threads, which run beside the loop.",
         ],
     )
 

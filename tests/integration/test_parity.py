@@ -9,7 +9,7 @@ pytest.importorskip("torch")
 from windlass.core.plan import parse_plan
 from windlass.job.parity.__main__ import check_parity
 from windlass.job.parity.cases import Case, cases_for
-from windlass.job.parity.verdict import Row, render_row, render_summary
+from windlass.job.parity.verdict import Row, judge, render_row, render_summary
 from windlass.job.parity.workers import run_cases
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
@@ -97,3 +97,15 @@ def test_a_plan_that_fails_says_why_and_the_next_one_is_tried() -> None:
 def test_every_plan(world_size: int) -> None:
     found = check_parity({world_size: cases_for(world_size)}, 20, lambda row: print(render_row(row), flush=True))
     assert all(row.agrees for row in found), render_summary(found)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_compiled_blocks_learn_the_same() -> None:
+    """Apart from the others: the first use of the compiler takes a minute and more."""
+    texts = ("data=2,compile=true", "shard=2,compile=true,activation_checkpoint=selective")
+    outcomes = [*run_cases(cases(texts, 2), 2, STEPS, timeout_s=900)]
+    (alone,) = run_cases([Case(plan=parse_plan("data=1"))], 1, STEPS)
+    for outcome in outcomes:
+        row = judge(outcome, alone.losses, 2)
+        assert row.agrees, row.error or render_row(row)

@@ -102,7 +102,7 @@ class Shards:
             "offload_policy": CPUOffloadPolicy(pin_memory=torch.cuda.is_available())
             if plan.offload
             else OffloadPolicy(),
-            "reshard_after_forward": divides_parameters(plan),
+            "reshard_after_forward": gathers_by_block(plan),
         }
         for block in blocks:
             fully_shard(block, **options)
@@ -115,7 +115,7 @@ class Shards:
     @contextlib.contextmanager
     def microbatch(self, *, last: bool) -> Iterator[None]:
         self._root.set_is_last_backward(last)
-        if not divides_parameters(self._plan):
+        if not gathers_by_block(self._plan):
             self._root.set_reshard_after_backward(last)
         if divides_gradients(self._plan):
             # Between the copies once a step is enough.
@@ -125,9 +125,13 @@ class Shards:
         yield
 
 
-def divides_parameters(plan: Plan) -> bool:
-    """Whether parameters are whole only while a block works with them."""
-    return plan.shard > 1 and plan.zero == 3
+def gathers_by_block(plan: Plan) -> bool:
+    """Whether parameters are put together only while a block works with them.
+
+    With one part there is nothing to gather, but FSDP works on a copy of what it holds all the same: one block's then,
+    not the model's.
+    """
+    return plan.shard == 1 or plan.zero == 3
 
 
 def divides_gradients(plan: Plan) -> bool:

@@ -13,7 +13,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 
 from windlass.core.plan import Plan, Schedule
-from windlass.job.parallel.copies import divides_gradients, divides_parameters
+from windlass.job.parallel.copies import divides_gradients, gathers_by_block
 from windlass.job.parallel.mesh import group_of
 from windlass.job.parallel.stages import stages_of
 
@@ -52,7 +52,7 @@ class Pipeline:
         schedule.step(
             *((inputs,) if self.is_first else ()), target=targets if self.is_last else None, losses=losses, **_QUIET
         )
-        if not divides_parameters(self._plan):
+        if not gathers_by_block(self._plan):
             for part in self._parts:
                 if isinstance(part, FSDPModule):
                     part.reshard()

@@ -7,11 +7,13 @@ processes 2(n-1)/n of it, of a gather or scatter (n-1)/n of the whole, of a broa
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.distributed.distributed_c10d import _resolve_process_group  # type: ignore[attr-defined]
@@ -59,8 +61,21 @@ def peak_memory(footprint: Footprint) -> Iterator[None]:
 
 @contextlib.contextmanager
 def count_sent_bytes(footprint: Footprint) -> Iterator[None]:
+    here = threading.get_ident()
+    all_reduce = dist.all_reduce
+
+    def counted_all_reduce(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() != here:
+            counted.sent += _reduced(dist.get_world_size(kwargs.get("group"))) * _size(tensor)
+        return all_reduce(tensor, *args, **kwargs)
+
     with _Collectives() as counted:
-        yield
+        # PowerSGD goes on in gloo's threads, which a dispatch mode of this one does not see.
+        dist.all_reduce = counted_all_reduce
+        try:
+            yield
+        finally:
+            dist.all_reduce = all_reduce
     footprint.sent = round(counted.sent)
 
 

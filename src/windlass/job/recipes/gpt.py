@@ -1,22 +1,75 @@
 """Decoder-only language models from a stream of tokens, in the style of GPT-2 or of Llama, under any plan.
 
-    windlass run --recipe gpt --gpus 8 --plan shard=8,precision=bf16,compile -p size=1300m -p data=/data/tokens.bin
-    python -m windlass.job.recipes.gpt     # tiny, alone, on whatever is here
+    windlass run --recipe gpt                                   # tiny, on words made up on the spot, in seconds
+    windlass run --recipe gpt --gpus 8 --plan shard=8,precision=bf16,compile -p size=1300m -p data=/data/tokens
+    python -m windlass.job.recipes.gpt                          # alone, on whatever is here
 
-Reads from top to bottom: shape, model, data, schedule, training.
+`data` is a file or a folder of 16- or 32-bit tokens (.bin, .u16, .u32, .npy), or a text, read as bytes. Reads from top
+to bottom: settings, shape, model, loss, optimizer, training.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 from torch import Tensor, nn
 
-from windlass.core.plan import ModelShape
+from windlass import job
+from windlass.core.errors import InvalidInput
+from windlass.core.names import unknown
+from windlass.core.plan import ModelShape, Plan, Precision
+from windlass.job import mlp
+from windlass.job.adamw import NarrowAdamW, exact_weights, narrow_weights
+from windlass.job.flops import multiplied_parameters, training_flops_per_token
+from windlass.job.losses import linear_cross_entropy
+from windlass.job.parallel.optimizer import Optimizer
+from windlass.job.parallel.parallelize import Parallel, cross_entropy
 from windlass.job.parallel.split import Cut, Split
+from windlass.job.settings import settings_of
+from windlass.job.tokens import BYTES, TokenStream, held_apart, made_up_tokens, open_tokens
+from windlass.job.weights import whole_weights
+
+# ---- settings: from the run's params, with defaults that fit a laptop ------------------------------------------------
+
+SIZES: dict[str, dict[str, int]] = {
+    "tiny": {"layers": 2, "heads": 4, "width": 64, "context": 64, "vocabulary": 512},
+    "124m": {"layers": 12, "heads": 12, "width": 768},
+    "350m": {"layers": 24, "heads": 16, "width": 1024},
+    "1300m": {"layers": 24, "heads": 16, "width": 2048},
+    "7b": {"layers": 32, "heads": 32, "width": 4096, "context": 4096},
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    size: str = "tiny"  # and what differs from it:
+    style: str = "gpt2"
+    layers: int | None = None
+    heads: int | None = None
+    kv_heads: int | None = None
+    width: int | None = None
+    context: int | None = None
+    vocabulary: int | None = None
+    tied: bool | None = None
+    data: str | None = None  # None: words made up on the spot
+    held_out: float = 0.05  # share of the data that is kept aside
+    steps: int = 100
+    batch: int = 16  # sequences per step, of all processes together
+    lr: float = 1e-3
+    last_lr: float = 0.1  # as a share of lr
+    warmup: int = 20  # steps
+    weight_decay: float = 0.1
+    clip: float = 1.0  # where the plan has none
+    evaluate_every: int = 50  # steps
+    evaluate_batches: int = 4
+    seed: int = 1
+
 
 # ---- shape -----------------------------------------------------------------------------------------------------------
 
@@ -37,16 +90,14 @@ class GPTConfig:
     hidden: int | None = None  # width between a block's two products
     bias: bool = False
     tied: bool | None = None  # one weight for embedding and head; None: as the style has it
-    # Return the last states and the head's weight instead of logits, for a loss that never holds all logits at once.
-    head_in_loss: bool = False
 
     def __post_init__(self) -> None:
         if self.style not in (GPT2, LLAMA):
-            raise ValueError(f"unknown style {self.style!r}; options: {GPT2}, {LLAMA}")
+            raise InvalidInput(unknown("style", self.style, (GPT2, LLAMA)))
         if self.width % self.heads:
-            raise ValueError(f"width={self.width} is not divided by heads={self.heads}")
+            raise InvalidInput(f"width={self.width} is not divided by heads={self.heads}")
         if self.heads % self.groups:
-            raise ValueError(f"heads={self.heads} is not divided by kv_heads={self.kv_heads}")
+            raise InvalidInput(f"heads={self.heads} is not divided by kv_heads={self.kv_heads}")
 
     @property
     def groups(self) -> int:
@@ -66,6 +117,16 @@ class GPTConfig:
             return self.hidden
         # SwiGLU has three products where the others have two: two thirds as wide for as many parameters.
         return 4 * self.width if self.style == GPT2 else -(-8 * self.width // (3 * 128)) * 128
+
+
+def config_of(settings: Settings, *, tied: bool | None = None) -> GPTConfig:
+    if settings.size not in SIZES:
+        raise InvalidInput(unknown("size", settings.size, SIZES))
+    names = ("layers", "heads", "kv_heads", "width", "context", "vocabulary")
+    given = {name: value for name in names if (value := getattr(settings, name)) is not None}
+    if settings.data is not None and Path(settings.data).suffix == ".txt":
+        given.setdefault("vocabulary", BYTES)
+    return GPTConfig(style=settings.style, tied=tied, **{**SIZES[settings.size], **given})
 
 
 # ---- model -----------------------------------------------------------------------------------------------------------
@@ -127,10 +188,13 @@ class Rotary(nn.Module):
 class Gelu(nn.Module):
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
+        self.bias = config.bias
         self.up = nn.Linear(config.width, config.between, bias=config.bias)
         self.down = nn.Linear(config.between, config.width, bias=config.bias)
 
     def forward(self, x: Tensor) -> Tensor:
+        if not self.bias and mlp.fuses(x, self.up.weight):
+            return mlp.gelu_mlp(x, self.up.weight, self.down.weight)
         out: Tensor = self.down(F.gelu(self.up(x), approximate="tanh"))
         return out
 
@@ -167,8 +231,14 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.norm1(x))
-        x = x + self.mlp(self.norm2(x))
-        return x
+        out: Tensor = x + self.mlp(self.norm2(x))
+        return out
+
+
+def narrowed(x: Tensor) -> Tensor:
+    """In the type that autocast computes with, where that is on."""
+    kind = x.device.type
+    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
 
 
 class GPT(nn.Module):
@@ -177,6 +247,8 @@ class GPT(nn.Module):
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
         self.config = config
+        # Return the last states and the head's weight instead of logits, for a loss that never holds all of those.
+        self.head_in_loss = False
         self.tokens: nn.Embedding | None = nn.Embedding(config.vocabulary, config.width)
         self.positions: nn.Embedding | None = (
             nn.Embedding(config.context, config.width) if config.style == GPT2 else None
@@ -211,25 +283,29 @@ class GPT(nn.Module):
             x = self.tokens(x)
             if self.positions is not None:
                 x = x + self.positions(places)
-            if torch.is_autocast_enabled(x.device.type):
-                # What blocks hand on is as wide as what they compute with; else it would be fp32 all the way.
-                x = x.to(torch.get_autocast_dtype(x.device.type))
+            x = narrowed(x)  # what blocks hand on is as wide as what they compute with, not fp32 all the way
         for block in self.blocks.values():
             x = block(x)
         if self.norm is not None:
             x = self.norm(x)
         if self.head is None:
             return x
-        if self.config.head_in_loss:
-            return x, self.head.weight
+        if self.head_in_loss:
+            # A copy, because the weight itself may be gone when the loss is computed (shard, zero=3).
+            x = narrowed(x)
+            return x, self.head.weight.to(x.dtype, copy=True)
         logits: Tensor = self.head(x)
         return logits
 
+    def flops_per_token(self) -> float:
+        config = self.config
+        return training_flops_per_token(
+            multiplied_parameters([self]), layers=config.layers, width=config.width, sequence=config.context
+        )
+
     def split(self) -> Split:
         config = self.config
-        mlp = {"blocks.*.mlp.up": Cut.COLUMN, "blocks.*.mlp.down": Cut.ROW}
-        if config.style == LLAMA:
-            mlp["blocks.*.mlp.gate"] = Cut.COLUMN
+        between = ("gate", "up") if config.style == LLAMA else ("up",)
         embeddings = ("tokens", "positions") if config.style == GPT2 else ("tokens",)
         return Split(
             tensor={
@@ -238,7 +314,8 @@ class GPT(nn.Module):
                 "blocks.*.attention.qkv": Cut.COLUMN,
                 "blocks.*.attention.out": Cut.ROW,
                 "blocks.*.norm2": Cut.NORM,
-                **mlp,
+                **{f"blocks.*.mlp.{name}": Cut.COLUMN for name in between},
+                "blocks.*.mlp.down": Cut.ROW,
                 "norm": Cut.NORM,
                 "head": Cut.HEAD,
             },
@@ -253,3 +330,122 @@ class GPT(nn.Module):
                 tied=config.is_tied,
             ),
         )
+
+
+# ---- loss ------------------------------------------------------------------------------------------------------------
+
+
+def loss_of(output: Tensor | tuple[Tensor, Tensor], targets: Tensor) -> Tensor:
+    """From logits, or from the last states and the head's weight."""
+    return linear_cross_entropy(*output, targets) if isinstance(output, tuple) else cross_entropy(output, targets)
+
+
+# ---- optimizer -------------------------------------------------------------------------------------------------------
+
+
+def optimizer_of(parallel: Parallel, settings: Settings) -> Optimizer:
+    """AdamW; only what is multiplied with is drawn towards zero, not norms and biases."""
+    alone = parallel.plan.world_size == 1 and parallel.device.type == "cuda"
+    kind: type[torch.optim.Optimizer] = torch.optim.AdamW
+    if alone and parallel.plan.precision is Precision.BF16 and parallel.plan.accumulate == 1:
+        narrow_weights(block for part in parallel.parts for block in part.get_submodule("blocks").children())
+        kind = NarrowAdamW
+    parameters = list(parallel.parameters())
+    groups = [
+        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": settings.weight_decay},
+        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
+    ]
+    return job.optimizer(parallel, kind, params=groups, lr=settings.lr, betas=(0.9, 0.95))
+
+
+def schedule_of(settings: Settings) -> Callable[[int], float]:
+    def lr(step: int) -> float:
+        """Of the step that comes after so many: straight up, then half a cosine down."""
+        if step < settings.warmup:
+            return settings.lr * (step + 1) / settings.warmup
+        done = (step - settings.warmup) / max(1, settings.steps - settings.warmup)
+        share = 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+        return settings.lr * (settings.last_lr + (1 - settings.last_lr) * share)
+
+    return lr
+
+
+# ---- training --------------------------------------------------------------------------------------------------------
+
+
+def parallel_of(settings: Settings, plan: Plan | str) -> Parallel:
+    """The model, spread. The same first weights everywhere, and by whatever plan."""
+    tied = settings.tied
+    if isinstance(plan, Plan):
+        plan = replace(plan, clip=plan.clip or settings.clip)
+        if tied is None and plan.pipeline > 1:
+            tied = False  # the two ends are on different processes
+    torch.manual_seed(settings.seed)
+    model = GPT(config_of(settings, tied=tied))
+    parallel = job.parallelize(model, plan, loss=loss_of)
+    model.head_in_loss = parallel.plan.tensor == parallel.plan.pipeline == 1
+    return parallel
+
+
+def streams_of(settings: Settings, config: GPTConfig) -> tuple[TokenStream, TokenStream]:
+    """What is learned from, and what is kept aside."""
+    length = config.context + 1
+    if settings.data is None:
+        files = [made_up_tokens(max(200_000, 100 * length), config.vocabulary, settings.seed)]
+    else:
+        files = open_tokens(Path(settings.data), config.vocabulary)
+    training, held_out = held_apart(files, settings.held_out, length)
+    return TokenStream(training, length), TokenStream(held_out, length)
+
+
+def main() -> float:
+    """The loss on what was kept aside, at the end."""
+    settings = settings_of(Settings)
+    job.init()
+    torch.set_float32_matmul_precision("high")
+    parallel = parallel_of(settings, job.plan)
+    optimizer = optimizer_of(parallel, settings)
+    config: GPTConfig = parallel.parts[0].config  # type: ignore[assignment]
+    training, held_out = streams_of(settings, config)
+    each = parallel.plan.check_batch(settings.batch) * parallel.plan.accumulate
+    part = slice(parallel.data_rank * each, (parallel.data_rank + 1) * each)
+    if job.is_main:
+        print(f"{settings.style} {settings.size}, {len(training):,} tokens, plan {parallel.plan}", flush=True)
+
+    def evaluate() -> float:
+        batches = held_out.batches(batch=settings.batch, part=part, seed=settings.seed)
+        losses = [parallel.evaluate(*batch) for batch in islice(batches, settings.evaluate_batches)]
+        return float(torch.stack(losses).mean())
+
+    lr_of = schedule_of(settings)
+    batches = training.batches(batch=settings.batch, part=part, seed=settings.seed)
+    meter = job.steps(parallel, total=settings.steps, tokens_per_step=settings.batch * config.context)
+    unseen = math.nan
+    for inputs, targets in islice(job.loader(batches, parallel.device), settings.steps):
+        for group in optimizer.param_groups:
+            group["lr"] = lr_of(meter.number)
+        loss = parallel.step(inputs, targets)
+        report = optimizer.step()
+        optimizer.zero_grad()
+        step = meter.done(loss, report, lr=lr_of(meter.number))
+        if step % settings.evaluate_every == 0 or step == settings.steps:
+            with meter.pause():
+                unseen = evaluate()
+            if job.is_main:
+                job.log(step, total=settings.steps, held_out_loss=unseen)
+                print(f"step {step}: loss {float(loss):.4f}, {unseen:.4f} on what it has not seen", flush=True)
+    save(parallel, optimizer, config)
+    return unseen
+
+
+def save(parallel: Parallel, optimizer: Optimizer, config: GPTConfig) -> None:
+    if isinstance(optimizer.inner, NarrowAdamW):
+        weights: dict[str, Tensor] | None = exact_weights(parallel.parts[0], optimizer.inner)
+    else:
+        weights = whole_weights(parallel)
+    if weights is not None:
+        torch.save({"weights": weights, "config": asdict(config)}, job.output_dir / "model.pt")
+
+
+if __name__ == "__main__":
+    main()

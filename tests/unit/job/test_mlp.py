@@ -1,0 +1,57 @@
+"""Two linear layers with a GELU between them, in one function: the same as three, with and without a compiler."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from windlass.job import mlp  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+F = torch.nn.functional
+Case = tuple["torch.Tensor", "torch.Tensor", "torch.Tensor"]
+
+
+def _case(device: str = "cpu", dtype: torch.dtype = torch.float32) -> Case:
+    torch.manual_seed(0)
+    shapes = ((3, 8, 16), (64, 16), (16, 64))
+    x, up, down = (torch.randn(shape, device=device, dtype=dtype, requires_grad=True) for shape in shapes)
+    return x, up, down
+
+
+def _usual(x: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
+    return F.linear(F.gelu(F.linear(x, up), approximate="tanh"), down)
+
+
+def _with_gradients(out: torch.Tensor, case: Case) -> list[torch.Tensor]:
+    weights = torch.linspace(-1, 1, out.numel(), device=out.device, dtype=out.dtype).view(out.shape)
+    return [out.detach(), *torch.autograd.grad(out, case, weights)]
+
+
+def test_the_same_values_and_gradients() -> None:
+    case = _case()
+    ours, usual = _with_gradients(mlp.gelu_mlp(*case), case), _with_gradients(_usual(*case), case)
+    torch.testing.assert_close(ours, usual)
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's compiler does it
+def test_a_compiler_sees_it_whole() -> None:
+    case = _case()
+    compiled = torch.compile(mlp.gelu_mlp, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(_with_gradients(compiled(*case), case), _with_gradients(_usual(*case), case))
+
+
+def test_a_cpu_has_nothing_to_gain() -> None:
+    x, up, _ = _case()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not mlp.fuses(x, up)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="cuBLASLt needs a GPU")
+def test_cublaslt_does_the_same() -> None:
+    case = _case("cuda", torch.bfloat16)
+    ours, usual = _with_gradients(mlp.gelu_mlp(*case), case), _with_gradients(_usual(*case), case)
+    for one, other in zip(ours, usual, strict=True):
+        assert (one.float() - other.float()).norm() <= 0.02 * other.float().norm()

@@ -1,0 +1,222 @@
+"""On a machine with a GPU: how many tokens a second does the recipe `gpt` train on, against the loop that most people
+write (torch.compile, autocast to bf16, fused AdamW, SDPA), and do both learn the same?
+
+Both arms begin with the same weights and read the same batches; they take turns, so that what slows the GPU for a while
+slows both. Without a GPU (`--size tiny`) it only shows that it runs. Prints JSON last.
+
+    PYTHONPATH=src python -m bench.mfu --curves curves.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from bench.harness import Figure, Report, Table, tell
+from bench.programs.plain_gpt import PlainGPT
+from windlass.core.plan import Plan, Precision
+from windlass.job.flops import peak_flops
+from windlass.job.process import init
+from windlass.job.recipes.gpt import GPT, Settings, config_of, optimizer_of, parallel_of, schedule_of
+from windlass.job.tokens import TokenStream, made_up_tokens
+
+WARM_UP = 5  # steps before the first measured one: compilers and allocators are at work
+ROUNDS = 7
+STEPS = {"tiny": 2, "124m": 25, "350m": 12, "1300m": 6}  # a round
+SETTINGS = {
+    "tiny": Settings(size="tiny", batch=4, lr=1e-3, warmup=10),
+    "124m": Settings(size="124m", batch=32, lr=6e-4, warmup=20),
+    "350m": Settings(size="350m", batch=32, lr=3e-4, warmup=20),
+    "1300m": Settings(size="1300m", batch=32, lr=2e-4, warmup=20),
+}
+SHOWN = 8  # points of a loss curve in the table
+
+
+Step = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(slots=True, kw_only=True)
+class Arm:
+    step: Step
+    batches: Iterator[tuple[Tensor, Tensor]]
+    seconds: list[float] = field(default_factory=list)  # a step, of every round
+    losses: list[Tensor] = field(default_factory=list)
+    peak_bytes: int = 0
+
+    def run(self, steps: int, device: torch.device) -> float:
+        chosen = list(islice(self.batches, steps))  # on the device before the clock runs
+        _wait(device)
+        began = time.perf_counter()
+        for inputs, targets in chosen:
+            self.losses.append(self.step(inputs, targets))
+        _wait(device)
+        return (time.perf_counter() - began) / steps
+
+
+def plain_arm(model: GPT, settings: Settings, device: torch.device, *, compiled: bool) -> Step:
+    """The loop that is compared with. Its weights are copies of `model`'s."""
+    config = model.config
+    plain = PlainGPT(
+        layers=config.layers,
+        heads=config.heads,
+        width=config.width,
+        vocabulary=config.vocabulary,
+        context=config.context,
+    ).to(device)
+    plain.load_state_dict(model.state_dict())
+    parameters = list(plain.parameters())
+    groups = [
+        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": settings.weight_decay},
+        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=settings.lr, betas=(0.9, 0.95), fused=True)
+    forward = torch.compile(plain) if compiled else plain
+    lr_of, done = schedule_of(settings), 0
+
+    def step(inputs: Tensor, targets: Tensor) -> Tensor:
+        nonlocal done
+        for group in optimizer.param_groups:
+            group["lr"] = lr_of(done)
+        done += 1
+        with torch.autocast(device.type, torch.bfloat16):
+            loss = forward(inputs, targets)
+        loss.backward()
+        nn.utils.clip_grad_norm_(parameters, settings.clip)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return loss.detach()
+
+    return step
+
+
+def measure(size: str, settings: Settings, rounds: int) -> dict[str, Arm]:
+    device = init().device
+    on_gpu = device.type == "cuda"
+    config = config_of(settings)
+    # Both arms see as many tokens as there are, and no more: nothing is learned by heart.
+    count = (WARM_UP + (rounds + 1) * STEPS[size]) * settings.batch * (config.context + 1)
+    stream = TokenStream([made_up_tokens(count, config.vocabulary, settings.seed)], config.context + 1)
+    parallel = parallel_of(settings, Plan(precision=Precision.BF16, compile=on_gpu))
+    model = parallel.parts[0]
+    assert isinstance(model, GPT)
+    plain = plain_arm(model, settings, device, compiled=on_gpu)
+    optimizer = optimizer_of(parallel, settings)
+    lr_of, done = schedule_of(settings), 0
+
+    def recipe(inputs: Tensor, targets: Tensor) -> Tensor:
+        nonlocal done
+        for group in optimizer.param_groups:
+            group["lr"] = lr_of(done)
+        done += 1
+        loss = parallel.step(inputs, targets)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    def batches() -> Iterator[tuple[Tensor, Tensor]]:
+        for pair in stream.batches(batch=settings.batch, part=slice(None), seed=settings.seed):
+            yield pair[0].to(device), pair[1].to(device)
+
+    arms = {"plain": Arm(step=plain, batches=batches()), "recipe": Arm(step=recipe, batches=batches())}
+    for name, arm in arms.items():
+        began = time.perf_counter()
+        if on_gpu:
+            torch.cuda.reset_peak_memory_stats()
+            before = torch.cuda.memory_allocated()
+        arm.run(WARM_UP, device)
+        if on_gpu:
+            arm.peak_bytes = torch.cuda.max_memory_allocated() - before
+        tell(f"{size} {name}: ready in {time.perf_counter() - began:.0f} s")
+    for number in range(rounds):
+        for name, arm in arms.items():
+            arm.seconds.append(arm.run(STEPS[size], device))
+            tell(f"{size} round {number + 1}/{rounds} {name}: {arm.seconds[-1] * 1e3:.2f} ms a step")
+    return arms
+
+
+def gap(arms: dict[str, Arm]) -> float:
+    """How far the means of the last quarter of both loss curves are apart, as a share."""
+    last = len(arms["plain"].losses) // 4
+    plain, recipe = (torch.stack(arms[name].losses[-last:]).float().mean().item() for name in ("plain", "recipe"))
+    return abs(recipe - plain) / plain
+
+
+def add_to(report: Report, size: str, settings: Settings, arms: dict[str, Arm], rows: list[list[object]]) -> None:
+    config = config_of(settings)
+    tokens = settings.batch * config.context
+    with torch.device("meta"):
+        flops = GPT(config).flops_per_token()
+    peak = peak_flops(init().device, Precision.BF16)
+    for name, arm in arms.items():
+        speed = tokens / statistics.median(arm.seconds)
+        used = f"{100 * speed * flops / peak:.1f}%" if peak else ""
+        spread = max(arm.seconds) / min(arm.seconds) - 1
+        rows.append([size, name, speed, used, f"{100 * spread:.1f}%", f"{arm.peak_bytes / 1e9:.0f}"])
+    ratio = statistics.median(
+        plain / recipe for plain, recipe in zip(arms["plain"].seconds, arms["recipe"].seconds, strict=True)
+    )
+    report.figures[f"tokens_ratio_{size}"] = Figure(value=ratio, target=1.10, better="higher")
+    report.figures[f"loss_gap_{size}"] = Figure(value=gap(arms), target=0.005, better="lower")
+    count = len(arms["plain"].losses)
+    points = [1 + (count - 1) * number // (SHOWN - 1) for number in range(SHOWN)]
+    report.tables.append(
+        Table(
+            title=f"Loss of {size} at step",
+            header=("arm", *(str(point) for point in points)),
+            rows=[[name, *(f"{float(arm.losses[p - 1]):.3f}" for p in points)] for name, arm in arms.items()],
+        )
+    )
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer rounds")
+    parser.add_argument("--size", action="append", choices=list(STEPS), help="default: all but tiny")
+    parser.add_argument("--batch", type=int, help="sequences a step, in both arms; default: 32")
+    parser.add_argument("--curves", type=Path, help="write all losses of both arms to this file, as JSON")
+    given = parser.parse_args(arguments)
+    torch.set_float32_matmul_precision("high")
+    report, rows, curves = Report(bench="mfu"), [], {}
+    speeds = Table(
+        title="Tokens a second, share of the GPU's 989 TFLOP/s in bf16, slowest round over fastest, memory",
+        header=("size", "arm", "tokens/s", "MFU", "spread", "GB"),
+        rows=rows,
+    )
+    report.tables.append(speeds)
+    for size in given.size or [size for size in STEPS if size != "tiny"]:
+        settings = replace(SETTINGS[size], batch=given.batch or SETTINGS[size].batch)
+        arms = measure(size, settings, rounds=3 if given.quick else ROUNDS)
+        add_to(report, size, settings, arms, rows)
+        curves[size] = {name: [round(float(loss), 5) for loss in arm.losses] for name, arm in arms.items()}
+        if given.curves:
+            given.curves.write_text(json.dumps(curves))
+        del arms
+        gc.collect()
+        torch.compiler.reset()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+    report.notes.append(
+        f"Sequences of 1,024 tokens, {given.batch or 32} a step in both arms, 50,304 words, tied head, gradients "
+        "clipped at 1. Medians of rounds that alternate. MFU counts 6 operations per parameter and token and 12 per "
+        "layer, width and position."
+    )
+    print(report.render())
+
+
+if __name__ == "__main__":
+    main()

@@ -11,6 +11,7 @@ from fastapi import Depends, Request
 
 from windlass.api.arrivals import Arrivals
 from windlass.blobs.contract import Blobs
+from windlass.checkpoints.service import CheckpointService
 from windlass.core.clock import Clock
 from windlass.core.errors import Unauthorized
 from windlass.db.database import Database
@@ -25,6 +26,7 @@ class Services:
     blobs: Blobs
     runs: RunService
     nodes: NodeService
+    checkpoints: CheckpointService
     clock: Clock
     token: str | None  # None: no authentication
     home: str | None

@@ -1,5 +1,5 @@
-"""Moving metric points and alerts from the spools that ranks write to the store, each exactly once: the files are read
-first, then points, alerts and positions are committed together.
+"""Moving metric points, alerts and notes of checkpoints from the spools that ranks write to the store, each exactly
+once: the files are read first, then all of it and the positions are committed together.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from sqlalchemy import Connection
 
 from windlass.agent import layout
+from windlass.checkpoints.store import record_notes
 from windlass.runs.alerts import record_alerts
 from windlass.tracking.points import SpoolChunk, parse_spool
 from windlass.tracking.store import ingest
@@ -60,6 +61,7 @@ def commit_spooled(tx: Connection, spooled: Sequence[Spooled]) -> None:
             next_position=part.chunk.next_position,
         )
         record_alerts(tx, part.run_id, part.source, part.chunk.alerts)
+        record_notes(tx, part.run_id, part.source, part.chunk.saves)
 
 
 def _spools(folders: Sequence[str]) -> Iterator[tuple[int, Path]]:

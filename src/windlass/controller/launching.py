@@ -10,6 +10,7 @@ from windlass.core.plan import AUTO, parse_plan
 from windlass.engines.contract import Launch
 from windlass.runs.command import fill_roles, is_self_launching, params_json, workers_per_node
 from windlass.runs.records import AttemptRecord, RunRecord
+from windlass.wire.checkpoints import CheckpointSpec
 
 # What a run on the server's own machine sees of the server's environment: nothing of Windlass, nothing secret, what
 # programs need to work.
@@ -35,6 +36,7 @@ def render_launch(
         "WINDLASS_PROJECT": run.project,
         **({"WINDLASS_FRAMEWORK": str(spec.framework)} if spec.framework else {}),
         **_plan(spec.plan),
+        **_checkpoint(spec.checkpoint, run.id),
         **spec.env,
     }
     return Launch(
@@ -67,6 +69,17 @@ def _plan(plan: str | Mapping[str, Any] | None) -> dict[str, str]:
     if plan is None:
         return {}
     return {"WINDLASS_PLAN": AUTO if plan == AUTO else parse_plan(plan).as_json()}
+
+
+def _checkpoint(wanted: CheckpointSpec | None, run_id: str) -> dict[str, str]:
+    """As `windlass.job` reads it. The folder is the run's own, the same for all of its attempts. Where none is asked
+    for, engines name one if their nodes have a folder that outlives attempts."""
+    if wanted is None:
+        return {}
+    told = {"WINDLASS_CHECKPOINT": wanted.model_dump_json(exclude_none=True, exclude={"folder"})}
+    if wanted.folder is not None:
+        told["WINDLASS_CHECKPOINT_DIR"] = f"{wanted.folder.rstrip('/')}/{run_id}"
+    return told
 
 
 def _options(run: RunRecord, engine_type: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 from windlass.agent import layout
 from windlass.agent.environ import ranks_per_node
 from windlass.blobs.contract import Blobs
+from windlass.checkpoints.store import record_notes
 from windlass.core.clock import Clock
 from windlass.core.errors import Conflict, Gone, NotFound, Unauthorized
 from windlass.core.storable import storable
@@ -152,6 +153,7 @@ def _take_points(tx: Connection, node: NodeRecord, rank: int, position: int, dat
     if chunk.next_position > known:
         ingest(tx, run_id, source, chunk.points, position=known, next_position=chunk.next_position)
         record_alerts(tx, run_id, source, chunk.alerts)
+        record_notes(tx, run_id, source, chunk.saves)
     return chunk.next_position
 
 

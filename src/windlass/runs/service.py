@@ -252,7 +252,10 @@ class RunService:
 
     def resolve_id(self, ref: str) -> str:
         with self._db.read() as tx:
-            return self._resolve(tx, ref).id
+            return self.resolve_in(tx, ref).id
+
+    def resolve_in(self, tx: Connection, ref: str) -> RunRecord:
+        return self._resolve(tx, ref)
 
     # ---- inside ------------------------------------------------------------------------------------------------
 

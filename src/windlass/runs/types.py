@@ -68,6 +68,7 @@ class EventKind(StrEnum):
     FAILED = "failed"
     PREEMPTING = "preempting"  # a warned stop: its node will be taken away
     ALERT = "alert"  # raised by one of its processes, by `windlass.job.alert`
+    CHECKPOINT = "checkpoint"  # saved, found corrupt, removed by somebody
     CANCEL_REQUESTED = "cancel_requested"
     CANCELLED = "cancelled"
     RESUMED = "resumed"

@@ -15,6 +15,7 @@ from windlass.api.context import Services
 from windlass.blobs.code import BlobCode
 from windlass.blobs.contract import Blobs
 from windlass.blobs.opening import open_blobs
+from windlass.checkpoints.service import CheckpointService
 from windlass.controller.archivist import Archivist
 from windlass.controller.lease import ControllerWatch, ShardLeases
 from windlass.controller.loop import CHANNEL, Controller
@@ -103,6 +104,7 @@ def compose(settings: Settings, *, open_engines: OpenEngines | None = None, cloc
         blobs=blobs,
         runs=runs,
         nodes=NodeService(db, blobs, seal, clock, nudge=nudge),
+        checkpoints=CheckpointService(db, runs, clock),
         clock=clock,
         token=load_token(settings.home, os.environ, settings.token_file) if settings.auth else None,
         home=str(settings.home),

@@ -15,6 +15,7 @@ from windlass.core.errors import InvalidInput, InvalidSpec
 from windlass.core.frameworks import Framework
 from windlass.core.quantities import parse_duration, parse_size
 from windlass.core.recipes import check_recipe
+from windlass.wire.checkpoints import CheckpointSpec
 from windlass.wire.gang import PlanSpec, RolesSpec, check_roles, problem_at
 from windlass.wire.kubernetes import KubernetesOptions
 from windlass.wire.problems import problems_of
@@ -24,7 +25,7 @@ from windlass.wire.strict import StrictModel
 
 # Keys of capabilities that this version does not have. Refused by name: accepting them would be a promise.
 NOT_YET = {
-    "": {"data", "checkpoint", "elastic", "max_cost"},
+    "": {"data", "elastic", "max_cost"},
     "resources": {"spot", "tpus"},
 }
 ENV_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
@@ -110,6 +111,7 @@ class RunSpec(StrictModel):
         default_factory=list, max_length=1_000, description="names; values are never kept here"
     )
     retry: RetrySpec | None = Field(None, description="given: any failure is retried; not given: only transient ones")
+    checkpoint: CheckpointSpec | None = Field(None, description="how often checkpoints are saved, and which stay")
     timeout: DurationS | None = Field(None, gt=0, description="time limit of the whole run, for example 12h")
     grace: DurationS = Field(10.0, ge=0, le=86_400, description="time between SIGTERM and SIGKILL")
     priority: Priority = Priority.NORMAL

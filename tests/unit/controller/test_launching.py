@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -49,6 +50,17 @@ def test_secrets_reach_the_engine_and_nothing_else(stage: Stage) -> None:
     assert made.secrets == {"TOKEN": "hunter2"}
     assert "hunter2" not in repr(made)
     assert "TOKEN" not in made.env
+
+
+def test_what_is_wanted_of_checkpoints_reaches_the_ranks(stage: Stage) -> None:
+    wanted = {"every": "10m", "keep": 5, "best": "loss", "folder": "/shared/checkpoints/"}
+    run_id, plain = stage.submit(checkpoint=wanted), stage.submit(checkpoint={"every": 500})
+    stage.controller.tick()
+    env, other = (stage.cluster.attempts[f"{run}.1"].launch.env for run in (run_id, plain))
+    assert json.loads(env["WINDLASS_CHECKPOINT"]) == {"every": "10m", "keep": 5, "best": "loss", "best_is": "lowest"}
+    assert env["WINDLASS_CHECKPOINT_DIR"] == f"/shared/checkpoints/{run_id}"
+    assert json.loads(other["WINDLASS_CHECKPOINT"]) == {"every": 500, "best_is": "lowest"}
+    assert "WINDLASS_CHECKPOINT_DIR" not in other
 
 
 class GatedEngine(FakeEngine):

@@ -104,9 +104,10 @@ def test_plans_are_as_agreed() -> None:
 def test_ranks_keep_the_environment_of_their_job() -> None:
     """The submitter's interpreter is on the shared file system, but not in an image; the server's home is its own."""
     (plan,) = render_slurm_plans(ONE, shared_dir=SHARED, timeout_s=None, rendezvous_s=300.0)
-    assert plan["env"] == {"VIRTUAL_ENV": "/home/me/venv", "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
+    kept = {"LANG": "C.UTF-8", "WINDLASS_CHECKPOINT_DIR": f"{SHARED}/runs/{ONE.run_id}/checkpoints"}
+    assert plan["env"] == {"VIRTUAL_ENV": "/home/me/venv", "PATH": "/usr/bin:/bin", **kept}
     first, _ = render_slurm_plans(GANG, shared_dir=SHARED, timeout_s=None, rendezvous_s=300.0)
-    assert first["env"] == {"LANG": "C.UTF-8"}
+    assert first["env"] == kept
 
 
 def test_an_image_needs_a_container_runtime() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from windlass.core.errors import InvalidSpec
@@ -60,7 +60,7 @@ def test_an_unknown_key_is_named_with_the_nearest_known_one(data: dict[str, Any]
 
 def test_an_unknown_key_far_from_all_lists_the_known_ones() -> None:
     [problem] = problems_of({"command": "x", "zzzzzz": 1})
-    assert problem.startswith("unknown key `zzzzzz`; known: args, code, command,")
+    assert problem.startswith("unknown key `zzzzzz`; known: args, checkpoint, code, command,")
 
 
 @pytest.mark.parametrize(
@@ -84,6 +84,20 @@ def test_keys_of_later_versions_are_refused_by_name(path: str) -> None:
         ({"command": "x", "name": "-a"}, "starting with a letter or digit (got '-a')"),
         ({"command": "x", "nproc": "two"}, "`nproc`: input should be a valid integer"),
         ({"command": "x", "seed": -1}, "`seed`: input should be greater than or equal to 0"),
+        ({"command": "x", "checkpoint": {"evry": 1}}, "unknown key `checkpoint.evry`; did you mean `every`?"),
+        ({"command": "x", "checkpoint": {"every": "often"}}, "`checkpoint.every`: 'often' is not a duration"),
+        ({"command": "x", "checkpoint": {"every": "0s"}}, "`checkpoint.every`: '0s' is too short"),
+        (
+            {"command": "x", "checkpoint": {"every": 0}},
+            "`checkpoint.every`: input should be greater than or equal to 1",
+        ),
+        ({"command": "x", "checkpoint": {"keep": 0}}, "`checkpoint.keep`: input should be greater than or equal to 1"),
+        ({"command": "x", "checkpoint": {"folder": "out"}}, "`checkpoint.folder`: write a whole path"),
+        ({"command": "x", "checkpoint": {"folder": "s3://b"}}, "object stores are not supported by this version"),
+        (
+            {"command": "x", "checkpoint": {"best_is": "x"}},
+            "`checkpoint.best_is`: input should be 'lowest' or 'highest'",
+        ),
         ({"command": "x\x00y"}, "`command`"),
         ({"command": "x", "env": {"A-B": "1"}}, "`env.A-B"),
         ({"command": "x", "env": {"A": None}}, "`env.A`: input should be a valid string"),
@@ -152,6 +166,7 @@ _junk = st.recursive(
 )
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from(sorted(RunSpec.model_fields)) | st.text(max_size=8), _junk, max_size=6))
 def test_whatever_is_given_is_a_spec_or_an_invalid_spec(data: dict[str, Any]) -> None:
     try:

@@ -37,6 +37,7 @@ def render_common_plan(
     if launch.image is None:
         env |= launch.origin_env
         env |= {"PATH": launch.search_path} if launch.search_path is not None else {}
+    env["WINDLASS_CHECKPOINT_DIR"] = str(folder / "checkpoints")  # the same for all attempts of the run
     env |= launch.env
     return {
         "version": VERSION,

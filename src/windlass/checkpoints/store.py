@@ -1,0 +1,93 @@
+"""Reading and writing the catalogue. Functions over an open transaction; `move` alone changes a state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from sqlalchemy import Connection, Row, insert, select, update
+
+from windlass.checkpoints.arrivals import Story, decide_changes
+from windlass.checkpoints.tables import checkpoints
+from windlass.checkpoints.types import CheckpointRecord, CheckpointState, transition
+from windlass.core.errors import Conflict
+from windlass.runs import store as runs
+from windlass.runs.bulk import in_parts
+from windlass.runs.types import EventKind
+from windlass.tracking.saves import SaveNote
+
+
+def record_notes(tx: Connection, run_id: str, source: str, notes: Sequence[SaveNote]) -> None:
+    """In the transaction that moves the position of `source`, `spool:<attempt>:<rank>`: so each counts once. Whoever
+    calls holds the run's lock of metrics, so that two sources do not write at the same time."""
+    if not notes:
+        return
+    attempt = int(source.rsplit(":", 2)[1].rpartition(".")[2])
+    known = load_at(tx, run_id, sorted({note.folder for note in notes}))
+    changes = decide_changes(run_id, attempt, known, notes)
+    if changes.new:
+        tx.execute(insert(checkpoints), [asdict(record) for record in changes.new])
+    before = {record.id: record for record in known}
+    for record in changes.changed:
+        move(tx, before[record.id], record.state, detail=record.detail)
+    for story in changes.stories:
+        tell(tx, story)
+
+
+def tell(tx: Connection, story: Story) -> None:
+    about = story.checkpoint
+    runs.record_event(
+        tx,
+        about.run_id,
+        EventKind.CHECKPOINT,
+        at=story.at,
+        attempt=about.attempt,
+        message=story.message,
+        data={"id": about.id, "step": about.step, "state": about.state, "size_bytes": about.size_bytes},
+    )
+
+
+def move(
+    tx: Connection,
+    record: CheckpointRecord,
+    state: CheckpointState,
+    *,
+    detail: str | None,
+    verified_at: float | None = None,
+) -> None:
+    """Guarded: raises Conflict and changes nothing if the state is another one by now."""
+    values: dict[str, Any] = {"state": transition(record.state, state), "detail": detail}
+    if verified_at is not None:
+        values["verified_at"] = verified_at
+    unchanged = (checkpoints.c.id == record.id, checkpoints.c.state == record.state)
+    if tx.execute(update(checkpoints).where(*unchanged).values(**values)).rowcount != 1:
+        raise Conflict(f"checkpoint {record.id} was changed by someone else at the same moment", hint="try again")
+
+
+def load_of_run(tx: Connection, run_id: str) -> list[CheckpointRecord]:
+    """Newest first."""
+    c = checkpoints.c
+    query = select(checkpoints).where(c.run_id == run_id)
+    rows = tx.execute(query.order_by(c.step.desc(), c.created_at.desc(), c.id.desc()))
+    return [_record(row) for row in rows]
+
+
+def load_locked(tx: Connection, checkpoint: str) -> CheckpointRecord:
+    """Locked until the transaction ends. Rows are never deleted, so one that was seen is there."""
+    return _record(tx.execute(select(checkpoints).where(checkpoints.c.id == checkpoint).with_for_update()).one())
+
+
+def load_at(tx: Connection, run_id: str, locations: Sequence[str]) -> list[CheckpointRecord]:
+    """Locked until the transaction ends."""
+    of_run = checkpoints.c.run_id == run_id
+    found = (
+        tx.execute(select(checkpoints).where(of_run, checkpoints.c.location.in_(some)).with_for_update()).all()
+        for some in in_parts(locations)
+    )
+    return [_record(row) for rows in found for row in rows]
+
+
+def _record(row: Row[Any]) -> CheckpointRecord:
+    values = dict(row._mapping)
+    return CheckpointRecord(**{**values, "state": CheckpointState(values["state"])})

@@ -1,0 +1,104 @@
+"""HTTP bodies about checkpoints, and the `checkpoint` section of a spec."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from windlass.core.quantities import parse_duration
+from windlass.wire.strict import StrictModel
+
+_SHORTEST_S = 1.0
+
+
+def _interval(value: Any) -> Any:
+    """Kept as it was written: a number of steps and a duration stay different things."""
+    if isinstance(value, str) and parse_duration(value) < _SHORTEST_S:
+        raise ValueError(f"{value!r} is too short; write a duration of {_SHORTEST_S:g} s or more, or a number of steps")
+    return value
+
+
+def _folder(value: str) -> str:
+    if not value.startswith("/") or "\x00" in value:
+        raise ValueError("write a whole path, as the nodes see it; object stores are not supported by this version")
+    return value
+
+
+class BestIs(StrEnum):
+    LOWEST = "lowest"
+    HIGHEST = "highest"
+
+
+class CheckpointSpec(StrictModel):
+    every: (
+        Annotated[
+            Annotated[int, Field(ge=1, lt=2**63, strict=True)] | Annotated[str, Field(max_length=100)],
+            AfterValidator(_interval),
+        ]
+        | None
+    ) = Field(None, description="how often: a duration such as 10m, or a number of steps")
+    keep: int | None = Field(None, ge=1, le=100_000, description="how many of the newest stay")
+    keep_every: int | None = Field(None, ge=1, lt=2**63, description="those at multiples of so many steps stay too")
+    best: Annotated[str, Field(min_length=1, max_length=250, pattern=r"^[^\x00]*$")] | None = Field(
+        None, description="a metric: the best by it stays too"
+    )
+    best_is: BestIs = Field(BestIs.LOWEST, description="whether the lowest or the highest is the best")
+    folder: Annotated[str, Field(max_length=2_000), AfterValidator(_folder)] | None = Field(
+        None, description="where they go, in a folder of the run's own; default the run's folder"
+    )
+
+
+class Wire(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class CheckpointView(Wire):
+    id: str
+    run_id: str
+    attempt: int
+    step: int
+    location: str = Field(description="a folder, as the nodes see it, or an address")
+    tier: str
+    size_bytes: int
+    file_count: int
+    world_size: int = Field(description="processes that saved it; any other number can load it")
+    plan: str
+    format: str
+    reason: str = Field(description="interval, warned (just before the process was ended), final or asked")
+    metrics: dict[str, float] = Field(description="last values when it was saved")
+    state: str = Field(description="available, corrupt or deleted")
+    detail: str | None = Field(None, description="why it is corrupt or gone")
+    created_at: float
+    verified_at: float | None = Field(None, description="when its files were last found as they should be")
+    is_newest: bool = Field(False, description="the good one that the run would go on from")
+    is_best: bool = False
+
+
+class CheckpointList(Wire):
+    run_id: str
+    best_by: str = Field(description="the metric that tells which is the best")
+    checkpoints: list[CheckpointView]
+
+
+class FileView(Wire):
+    name: str
+    size_bytes: int
+    sha256: str
+
+
+class CheckpointDetail(Wire):
+    checkpoint: CheckpointView
+    files: list[FileView] | None = Field(description="of its manifest; null: the server cannot see the folder")
+
+
+class Verification(Wire):
+    checkpoint: CheckpointView
+    finding: str = Field(description="good, corrupt, missing, or unseen: nothing can be told from here")
+    problems: list[str]
+    host: str = Field(description="where it was looked at")
+
+
+class RemoveRequest(Wire):
+    forget: bool = Field(False, description="only take it off the list: its files are gone, or nobody's concern here")

@@ -173,6 +173,8 @@ def _copier(device: torch.device) -> Callable[[Any], tuple[Any, Any]]:
 
 def moved(batch: Any, device: torch.device) -> Any:
     """The batch with its tensors on the device; to a GPU from pinned memory, so that nobody waits for the copy."""
+    if device.type == "cpu":
+        return batch  # it is there already: nothing to look for in it
     if isinstance(batch, Tensor):
         if device.type == "cuda" and batch.device.type == "cpu":
             return batch.pin_memory().to(device, non_blocking=True)

@@ -31,18 +31,12 @@ class Pipeline:
         numbers = stages_of(place, plan)
         self.is_first = numbers[0] == 0
         self.is_last = numbers[-1] == plan.total_stages - 1
-        self._stages: list[Any] = [
-            PipelineStage(
-                _Opaque(part) if divides_gradients(plan) else part,
-                number,
-                plan.total_stages,
-                device,
-                group=group_of(mesh, "pipeline"),
-            )
-            for number, part in zip(numbers, parts, strict=True)
-        ]
+        self._numbers = numbers
+        self._modules = [_Opaque(part) if divides_gradients(plan) else part for part in parts]
+        self._device = device
+        self._group = group_of(mesh, "pipeline")
         self._loss = loss
-        # One for each shape: its buffers for what comes from other stages are made once.
+        # One for each shape, and for evaluation: what comes from other stages arrives in buffers that are made once.
         self._schedules: dict[Any, Any] = {}
 
     def step(self, inputs: Any, targets: Any) -> list[Tensor]:
@@ -74,14 +68,19 @@ class Pipeline:
 
     def _build(self) -> Any:
         count = self._plan.accumulate
+        # Stages of its own: buffers for evaluation ask for no gradients, and a step that shared them would get none.
+        stages: list[Any] = [
+            PipelineStage(module, number, self._plan.total_stages, self._device, group=self._group)
+            for number, module in zip(self._numbers, self._modules, strict=True)
+        ]
         # The loss is already a mean over the microbatches.
         options: dict[str, Any] = {"loss_fn": self._loss, "scale_grads": False}
         if self._plan.schedule is Schedule.INTERLEAVED:
-            return ScheduleInterleaved1F1B(self._stages, count, **options)
+            return ScheduleInterleaved1F1B(stages, count, **options)
         # With fewer microbatches than stages there is no steady state to alternate in, and both orders are the same.
         if self._plan.schedule is Schedule.GPIPE or count < self._plan.pipeline:
-            return ScheduleGPipe(self._stages[0], count, **options)
-        return Schedule1F1B(self._stages[0], count, **options)
+            return ScheduleGPipe(stages[0], count, **options)
+        return Schedule1F1B(stages[0], count, **options)
 
 
 class _Opaque(nn.Module):

@@ -35,7 +35,7 @@ _MEASURED_STEPS = 4  # memory in the first two, state in the third, bytes in the
 
 
 def train(case: Case, steps: int) -> tuple[list[float], Footprint]:
-    """The loss of every step, and what the plan took of memory and network."""
+    """The loss of every step and of one evaluation, and what the plan took of memory and network."""
     footprint = Footprint()
     with peak_memory(footprint):
         torch.manual_seed(1234)
@@ -44,6 +44,7 @@ def train(case: Case, steps: int) -> tuple[list[float], Footprint]:
         losses = [trainer.step(), trainer.step()]
     with watch_state(footprint, parallel, trainer.optimizer.inner):
         losses.append(trainer.step())
+    losses.append(trainer.evaluate())  # amid the steps, which must go on as if nothing had been
     losses += [trainer.step() for _ in range(steps - _MEASURED_STEPS)]
     # In the last one, since some plans send less after a while.
     with count_sent_bytes(footprint):
@@ -60,13 +61,20 @@ class _Trainer:
         self._random = torch.Generator().manual_seed(99)
 
     def step(self) -> Tensor:
-        tokens = next_batch(self._random)
-        share = BATCH // self.parallel.data_world
-        mine = tokens[self.parallel.data_rank * share :][:share]
-        loss = self.parallel.step(mine[:, :-1], mine[:, 1:])
+        loss = self.parallel.step(*self._batch())
         self.optimizer.step()
         self.optimizer.zero_grad()
         return loss
+
+    def evaluate(self) -> Tensor:
+        return self.parallel.evaluate(*self._batch())
+
+    def _batch(self) -> tuple[Tensor, Tensor]:
+        """This process's part of the next batch."""
+        tokens = next_batch(self._random)
+        share = BATCH // self.parallel.data_world
+        mine = tokens[self.parallel.data_rank * share :][:share]
+        return mine[:, :-1], mine[:, 1:]
 
 
 def next_batch(random: torch.Generator) -> Tensor:

@@ -10,6 +10,7 @@ library `peft` reads it. Reads from top to bottom: settings, adapters, data, tra
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 from collections.abc import Callable, Iterator
@@ -98,7 +99,7 @@ class Logits(nn.Module):
 def load_model(folder: str) -> tuple[nn.Module, Callable[[str], list[int]]]:
     """The model, and what makes tokens of a text: its own tokenizer, or without one the text's bytes."""
     try:
-        import transformers
+        transformers: Any = importlib.import_module("transformers")
     except ImportError as error:
         raise InvalidInput(
             f"the recipe `lora` reads models with the library transformers, which cannot be loaded here: {error}",
@@ -230,11 +231,11 @@ def save_adapter(parallel: Parallel, config: Settings) -> None:
     folder.mkdir(exist_ok=True)
     named = {f"base_model.{name}": tensor.contiguous() for name, tensor in weights.items()}
     try:
-        from safetensors.torch import save_file
+        safetensors: Any = importlib.import_module("safetensors.torch")
     except ImportError:
         torch.save(named, folder / "adapter_model.bin")  # the name that peft gave it before
     else:
-        save_file(named, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+        safetensors.save_file(named, folder / "adapter_model.safetensors", metadata={"format": "pt"})
     about = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",

@@ -48,6 +48,7 @@ _RUNS = {
     "cancel": "control",
     "resume": "control",
     "clone": "control",
+    "checkpoints": "checkpoints",
     "recipes": "recipes",
     "plan": "plan",
 }
@@ -62,7 +63,7 @@ _SERVER = {
     "restore": "backup",
     "version": "server",
 }
-_GROUPS = ("server",)  # commands with commands of their own
+_GROUPS = ("server", "checkpoints")  # commands with commands of their own
 # Everything after the command's first word is the command's own: `windlass run train.py --lr 3`.
 _OPEN_ENDED = {"run": {"allow_interspersed_args": False}}
 

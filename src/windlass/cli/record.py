@@ -16,6 +16,7 @@ from windlass.core.quantities import format_duration, format_size
 
 if TYPE_CHECKING:
     from windlass.client import Metric
+    from windlass.wire.checkpoints import CheckpointList
     from windlass.wire.gang import RoleSpec
     from windlass.wire.runs import AttemptView, EventView, ExitView, RunView
 
@@ -131,6 +132,16 @@ def put_metrics(record: Record, metrics: Mapping[str, Metric]) -> None:
     if len(names) > len(shown):
         lines.append(record.paint(f"and {len(names) - len(shown)} more", "dim"))
     record.put_all("metrics", lines)
+
+
+def put_checkpoint(record: Record, found: CheckpointList) -> None:
+    """What the run would go on from."""
+    newest = next((one for one in found.checkpoints if one.is_newest), None)
+    if newest is not None:
+        ago = format_duration(max(0.0, time.time() - newest.created_at))
+        best = next((f"; best by {found.best_by}: step {one.step:,}" for one in found.checkpoints if one.is_best), "")
+        count = f", {len(found.checkpoints)} of them" if len(found.checkpoints) > 1 else ""
+        record.put("checkpoints", f"step {newest.step:,}, {format_size(newest.size_bytes)}, {ago} ago{count}{best}")
 
 
 def put_cost(record: Record, view: RunView) -> None:

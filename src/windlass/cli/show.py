@@ -33,6 +33,7 @@ def show(ctx: typer.Context, run: options.RunRef, json: options.Json = False) ->
     if found.view.progress:
         progress = found.view.progress
         lines.put("progress", f"step {progress.step:,}" + (f" of {progress.total:,}" if progress.total else ""))
+    records.put_checkpoint(lines, found.checkpoints())
     records.put_metrics(lines, found.metrics())
     records.put_request(lines, found.view)
     records.put_provenance(lines, found.view)

@@ -13,7 +13,7 @@ from windlass.core.quantities import format_size
 
 if TYPE_CHECKING:
     from windlass.client import Update
-    from windlass.wire.runs import RunSummary
+    from windlass.wire.runs import EventView, RunSummary
 
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _MAIN_METRIC = "loss"
@@ -33,6 +33,7 @@ class Status:
     waiting_for: str = ""
     connected: bool = True
     alert: str = ""  # the last one
+    saved: tuple[int, float] | None = None  # step and time of the last checkpoint
 
     @classmethod
     def of(cls, run: RunSummary) -> Status:
@@ -50,11 +51,17 @@ class Status:
         if update.kind in ("run", "end"):
             self.see_run(update.value)
         elif update.kind == "event":
-            self.alert = update.value.message if update.value.kind == "alert" else self.alert
+            self._see_event(update.value)
         elif update.kind == "progress":
             self.progress = update.value.get("progress") or self.progress
             self.metrics = update.value.get("metrics") or self.metrics
             self.usage = update.value.get("usage") or self.usage
+
+    def _see_event(self, event: EventView) -> None:
+        if event.kind == "alert":
+            self.alert = event.message
+        elif event.kind == "checkpoint" and event.data.get("state") == "available":
+            self.saved = (event.data["step"], event.at)
 
     @property
     def word(self) -> str:

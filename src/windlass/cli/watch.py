@@ -143,6 +143,9 @@ class Watcher:
         lines = [words]
         if status.alert:
             lines.append(paint(f"! {status.alert}"[:width], "yellow"))
+        if status.saved:
+            step, at = status.saved
+            lines.append(paint(f"saved at step {step:,}, {format_duration(max(0.0, time.time() - at))} ago", "dim"))
         if status.progress:
             step, total = status.progress["step"], status.progress.get("total")
             text = f"{step:,}/{total:,}" if total else f"step {step:,}"

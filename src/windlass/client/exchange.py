@@ -14,7 +14,6 @@ from urllib.parse import urlencode, urlsplit
 from windlass.client.endpoint import Endpoint
 
 _CONNECT_S = 5.0
-_ANSWER_S = 30.0
 _PROXIES = ("http_proxy", "all_proxy")
 
 
@@ -26,6 +25,7 @@ class Request:
     body: Any = None  # sent as JSON
     chunks: Callable[[], Iterable[bytes]] | None = None  # a body of any size, made anew for each try
     headers: Mapping[str, str] = field(default_factory=dict)
+    patience_s: float = 30.0  # with the answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ def exchange(endpoint: Endpoint, request: Request) -> Reply:
         path += "?" + urlencode(request.query, doseq=True)
     connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=_CONNECT_S)
     try:
-        _connect(connection)
+        _connect(connection, request.patience_s)
         connection.request(request.method, path, content, headers, encode_chunked=request.chunks is not None)
         response = connection.getresponse()
         return Reply(status=response.status, content=response.read(), date=response.getheader("date"))
@@ -78,9 +78,9 @@ def exchange(endpoint: Endpoint, request: Request) -> Reply:
         connection.close()
 
 
-def _connect(connection: http.client.HTTPConnection) -> None:
+def _connect(connection: http.client.HTTPConnection, patience_s: float) -> None:
     try:
         connection.connect()
     except OSError as error:
         raise Lost(str(error) or type(error).__name__, nobody_listens=True) from error
-    connection.sock.settimeout(_ANSWER_S)
+    connection.sock.settimeout(patience_s)

@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
+from windlass.wire.checkpoints import CheckpointDetail, CheckpointList, CheckpointView, Verification
 from windlass.wire.runs import (
     AttemptList,
     AttemptView,
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from windlass.client.submission import Secrets
 
 _PATIENCE_S = 120.0
+_READING_S = 3_600.0  # for a server that reads all of a checkpoint
 _LARGEST = 1.7e308  # the wire has no infinities: beyond this it means one
 
 
@@ -199,6 +202,29 @@ class Run:
         """Why the run is in the state it is in: what it waits for, or what ended it."""
         return Why.model_validate(self._client.transport.get(self._path("/why")))
 
+    def checkpoints(self, *, everything: bool = False) -> CheckpointList:
+        """Newest first; with `everything` also those that are corrupt or deleted."""
+        return CheckpointList.model_validate(
+            self._client.transport.get(self._path("/checkpoints"), {"all": str(everything).lower()})
+        )
+
+    def checkpoint(self, which: str = "newest") -> CheckpointDetail:
+        """By step, id, `newest` or `best`. Raises NotFound."""
+        return CheckpointDetail.model_validate(self._client.transport.get(self._path(f"/checkpoints/{_word(which)}")))
+
+    def verify_checkpoint(self, which: str = "newest") -> Verification:
+        """Have the server read all of its files and compare them with the manifest; that may take minutes."""
+        path = self._path(f"/checkpoints/{_word(which)}/verify")
+        return Verification.model_validate(self._client.transport.post(path, {}, repeat=True, patience_s=_READING_S))
+
+    def remove_checkpoint(self, which: str, *, forget: bool = False) -> CheckpointView:
+        """Delete its files, or with `forget` only take it off the list. Raises Conflict for what a run that is not over
+        would go on from."""
+        path, body = self._path(f"/checkpoints/{_word(which)}/remove"), {"forget": forget}
+        return CheckpointView.model_validate(
+            self._client.transport.post(path, body, repeat=True, patience_s=_READING_S)
+        )
+
     def diff(self) -> str:
         """The uncommitted changes that the run was submitted with."""
         return self._client.transport.get_text(self._path("/diff"))
@@ -226,6 +252,10 @@ class Run:
     def _seen(self, data: Any) -> Run:
         self.view = RunView.model_validate(data)
         return self
+
+
+def _word(which: str) -> str:
+    return quote(str(which), safe="")
 
 
 def _number(value: float | None) -> float:

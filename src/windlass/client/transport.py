@@ -59,10 +59,12 @@ class Transport:
         """The server's clock, as HTTP tells it."""
         return self._request(Request(method="GET", path="/health"), repeat=True).date
 
-    def post(self, path: str, body: Any = None, *, key: str | None = None, repeat: bool = False) -> Any:
+    def post(
+        self, path: str, body: Any = None, *, key: str | None = None, repeat: bool = False, patience_s: float = 30.0
+    ) -> Any:
         """`key` makes a submission safe to repeat; `repeat` says that it is safe by nature."""
         headers = {"Idempotency-Key": key} if key else {}
-        request = Request(method="POST", path=path, body=body, headers=headers)
+        request = Request(method="POST", path=path, body=body, headers=headers, patience_s=patience_s)
         return self._request(request, repeat=repeat or key is not None).json()
 
     def send(self, path: str, chunks: Callable[[], Iterable[bytes]]) -> None:
@@ -119,6 +121,7 @@ class Transport:
                 json=request.body,
                 content=request.chunks() if request.chunks else None,
                 headers=request.headers,
+                timeout=httpx.Timeout(request.patience_s, connect=5.0),
             )
         except httpx.TransportError as error:
             reason = str(error) or type(error).__name__

@@ -9,6 +9,7 @@ from sqlalchemy import select
 
 from windlass.agent import outcome
 from windlass.blobs.local import LocalBlobs
+from windlass.checkpoints.service import CheckpointService
 from windlass.core.errors import Conflict, Gone, NotFound, Unauthorized
 from windlass.db.database import Database
 from windlass.engines.contract import Notice, StopKind
@@ -203,6 +204,22 @@ def test_points_are_taken_once_and_in_whole_lines(meeting: Meeting) -> None:
     assert meeting.report(0, {"metrics-1.jsonl": (10**9, b"{}\n")})[0] == {"metrics-1.jsonl": len(data)}
     with meeting.db.read() as tx:
         assert list(tx.execute(select(points.c.step).order_by(points.c.seq)).scalars()) == [0, 1, 2, 3]
+
+
+def test_notes_of_checkpoints_are_taken_once(meeting: Meeting, service: RunService) -> None:
+    meeting.hello(0)
+    meeting.hello(1)
+    said = {"folder": "/c/1", "tier": "folder", "created_at": 1.0, "size_bytes": 5, "files": 1, "world_size": 2}
+    line = json.dumps({"t": 1.0, "s": 7, "c": {**said, "reason": "interval"}}).encode() + b"\n"
+    for _ in range(2):
+        meeting.report(files={"metrics-0.jsonl": (0, line)})
+    meeting.report(files={"metrics-0.jsonl": (0, line + line)})
+    [found] = (
+        CheckpointService(meeting.db, service, meeting.clock).list(meeting.run_id, everything=True, limit=9).checkpoints
+    )
+    assert (found.step, found.attempt, found.location, found.state) == (7, 1, "/c/1", "available")
+    told = [event for event in service.events(meeting.run_id, after=0).events if event.kind == "checkpoint"]
+    assert [(event.attempt, event.data["step"]) for event in told] == [(1, 7)]
 
 
 def test_a_line_without_an_end_does_not_hold_up_the_rest(meeting: Meeting) -> None:

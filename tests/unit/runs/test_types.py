@@ -44,4 +44,6 @@ def test_every_state_has_an_event_that_leads_to_it() -> None:
         EventKind.ATTEMPT_ENDED,
         EventKind.CANCEL_REQUESTED,
         EventKind.PREEMPTING,
+        EventKind.ALERT,
+        EventKind.CHECKPOINT,
     }

@@ -1,0 +1,208 @@
+"""`checkpoints`: the catalogue of what a run saved, as a list, one by one, verified and removed."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from windlass.cli import options
+from windlass.cli.charts import number
+from windlass.cli.connection import open_client
+from windlass.cli.terminal import Cell, next_steps, notice, paint_for, say, say_json, table, width_of
+from windlass.core.errors import Conflict, WindlassError
+from windlass.core.quantities import format_duration, format_size
+
+if TYPE_CHECKING:
+    from windlass.wire.checkpoints import CheckpointDetail, CheckpointView, Verification
+
+app = typer.Typer(help="Checkpoints of a run: list, look at, verify, remove.", no_args_is_help=True)
+_STYLES = {"available": (), "corrupt": ("red",), "deleted": ("dim",)}
+_FINDINGS = {"good": "green", "corrupt": "red", "missing": "red", "unseen": "yellow"}
+_MOST_METRICS = 3
+_MOST_FILES = 20
+
+_WHICH = "A step, an id, `newest` or `best`."
+Which = Annotated[str, typer.Argument(metavar="[WHICH]", help=_WHICH)]
+Several = Annotated[list[str] | None, typer.Argument(metavar="[WHICH...]", help=_WHICH)]
+
+
+@app.command()
+def ls(
+    ctx: typer.Context,
+    run: options.RunRef,
+    everything: Annotated[bool, typer.Option("--all", "-a", help="Those that are corrupt or deleted too.")] = False,
+    json: options.Json = False,
+) -> None:
+    """List a run's checkpoints, newest first. * marks the best."""
+    found = open_client(ctx).get(run).checkpoints(everything=everything)
+    if json:
+        say_json(found.model_dump(mode="json"))
+        return
+    if not found.checkpoints:
+        notice(f"{found.run_id} has no good checkpoints" + ("" if everything else "; -a lists all that ever were"))
+        return
+    headers = ("", "STEP", "AGE", "SIZE", "METRICS", "REASON", "TIER", "STATE", "ID")
+    rows = [_row(one, found.best_by, time.time()) for one in found.checkpoints]
+    say(table(headers, rows, flexible=4, stream=sys.stdout))
+    next_steps(f"windlass checkpoints show {found.run_id}", f"windlass checkpoints verify {found.run_id}")
+
+
+def _row(one: CheckpointView, best_by: str, now: float) -> list[Cell | str]:
+    return [
+        Cell("*" if one.is_best else "", ("green",)),
+        Cell(f"{one.step:,}", ("bold",) if one.is_newest else ()),
+        _ago(one, now),
+        format_size(one.size_bytes),
+        "  ".join(_metrics(one, best_by)[:_MOST_METRICS]),
+        one.reason,
+        one.tier,
+        Cell(one.state, _STYLES.get(one.state, ())),
+        Cell(one.id, ("dim",)),
+    ]
+
+
+def _ago(one: CheckpointView, now: float) -> str:
+    return format_duration(max(0.0, now - one.created_at))
+
+
+def _metrics(one: CheckpointView, best_by: str = "loss") -> list[str]:
+    """That which tells the best first."""
+    names = sorted(one.metrics, key=lambda name: (name != best_by, name))
+    return [f"{name} {number(one.metrics[name])}" for name in names]
+
+
+@app.command()
+def show(ctx: typer.Context, run: options.RunRef, which: Which = "newest", json: options.Json = False) -> None:
+    """Show what is known of a checkpoint: where it lies, what it is of, its files."""
+    found = open_client(ctx).get(run).checkpoint(which)
+    if json:
+        say_json(found.model_dump(mode="json"))
+        return
+    one, paint = found.checkpoint, paint_for(sys.stdout)
+    marks = [word for word, on in (("newest", one.is_newest), ("best", one.is_best)) if on]
+    state = paint(one.state, *_STYLES.get(one.state, ()))
+    say(f"{paint(f'step {one.step:,}', 'bold')}  {paint(one.id, 'dim')}  {state}  {', '.join(marks)}".rstrip())
+    _put_facts(found)
+    next_steps(f"windlass checkpoints verify {one.run_id} {one.step}", f"windlass checkpoints ls {one.run_id}")
+
+
+def _put_facts(found: CheckpointDetail) -> None:
+    from windlass.cli.record import Record
+
+    one = found.checkpoint
+    lines = Record(paint_for(sys.stdout), width_of(sys.stdout))
+    lines.put("why", one.detail, "red" if one.state == "corrupt" else "dim")
+    lines.put("run", f"{one.run_id}, attempt {one.attempt}")
+    lines.put("saved", f"{_ago(one, time.time())} ago, {one.reason}")
+    verified = one.verified_at and f"{format_duration(max(0.0, time.time() - one.verified_at))} ago"
+    lines.put("verified", verified or "never")
+    lines.put("size", f"{format_size(one.size_bytes)} in {one.file_count} files")
+    lines.put("processes", f"{one.world_size}" + (f", plan {one.plan}" if one.plan else ""))
+    lines.put("metrics", "  ".join(_metrics(one)))
+    lines.put("format", f"{one.format}, in a {one.tier}" if one.tier == "folder" else f"{one.format}, {one.tier}")
+    # A path that is cut off cannot be copied: it may be longer than the line.
+    lines.lines.append(f"  {lines.paint('location'.ljust(12), 'dim')}{one.location}")
+    if found.files is None:
+        lines.put("files", "the server cannot see that folder")
+    else:
+        shown = [f"{format_size(file.size_bytes):>8}  {file.name}" for file in found.files[:_MOST_FILES]]
+        more = len(found.files) - len(shown)
+        for index, line in enumerate([*shown, *([f"and {more} more"] if more else [])]):
+            label = "files" if index == 0 else ""
+            lines.lines.append(f"  {lines.paint(label.ljust(12), 'dim')}{line}")
+    say("\n".join(lines.lines))
+
+
+@app.command()
+def verify(
+    ctx: typer.Context,
+    run: options.RunRef,
+    which: Several = None,
+    everything: Annotated[bool, typer.Option("--all", "-a", help="All that should be there.")] = False,
+    json: options.Json = False,
+) -> None:
+    """Read checkpoints whole, and compare sizes and hashes with what was saved. Default: the newest."""
+    found = open_client(ctx).get(run)
+    wanted = [one.id for one in found.checkpoints().checkpoints] if everything else (which or ["newest"])
+    results = []
+    for word in wanted:
+        looked = found.verify_checkpoint(word)
+        results.append(_look_here(looked) if looked.finding == "unseen" else looked)
+        if not json:
+            _say_finding(results[-1])
+    if json:
+        say_json([result.model_dump(mode="json") for result in results])
+    if any(result.finding != "good" for result in results):
+        sys.exit(1)
+
+
+def _look_here(looked: Verification) -> Verification:
+    """What the server cannot see may be a folder of this machine."""
+    from windlass.core.integrity import Finding, check_folder
+
+    one = looked.checkpoint
+    found = check_folder(one.location, run_id=one.run_id, step=one.step)
+    if found.finding is Finding.UNSEEN:
+        return looked
+    changes = {"finding": found.finding.value, "problems": list(found.problems), "host": os.uname().nodename}
+    notice("the server cannot see the folder, this machine can; what is found here is not recorded")
+    return looked.model_copy(update=changes)
+
+
+def _say_finding(looked: Verification) -> None:
+    paint, one = paint_for(sys.stdout), looked.checkpoint
+    words = {"unseen": f"cannot be seen, neither from {looked.host} nor from here"}.get(looked.finding, looked.finding)
+    finding = paint(words, _FINDINGS.get(looked.finding, "red"))
+    size = f"{format_size(one.size_bytes)} in {one.file_count} files"
+    say(f"{paint(f'step {one.step:,}', 'bold')}  {paint(one.id, 'dim')}  {finding}  {size}")
+    for problem in looked.problems:
+        say(f"  {problem}")
+
+
+@app.command()
+def rm(
+    ctx: typer.Context,
+    run: options.RunRef,
+    which: Annotated[list[str], typer.Argument(metavar="WHICH...", help=_WHICH)],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    forget: Annotated[bool, typer.Option("--forget", help="Only take them off the list; files stay.")] = False,
+    json: options.Json = False,
+) -> None:
+    """Remove checkpoints. The newest good one of a run that is not over stays."""
+    found = open_client(ctx).get(run)
+    wanted = {one.id: one for one in (found.checkpoint(word).checkpoint for word in which)}
+    if not yes:
+        _ask(list(wanted.values()), is_over=found.is_over, forget=forget)
+    removed, failures = [], list[WindlassError]()
+    paint = paint_for(sys.stdout)
+    for id, one in wanted.items():
+        try:
+            removed.append(found.remove_checkpoint(id, forget=forget))
+        except WindlassError as error:  # the others are to go all the same
+            failures.append(error)
+            continue
+        if not json:
+            say(f"{paint(f'step {one.step:,}', 'bold')}  {paint(one.id, 'dim')}  {removed[-1].detail}")
+    if json:
+        say_json([one.model_dump(mode="json") for one in removed])
+    for failure in failures[:-1]:
+        print(f"{paint_for(sys.stderr)('error:', 'red', 'bold')} {failure.message}", file=sys.stderr)
+    if failures:
+        raise failures[-1]
+
+
+def _ask(wanted: list[CheckpointView], *, is_over: bool, forget: bool) -> None:
+    what = ", ".join(f"step {one.step:,}" for one in wanted)
+    size = format_size(sum(one.size_bytes for one in wanted))
+    if not sys.stdin.isatty():
+        raise Conflict(f"this would remove {what} ({size})", hint="--yes does it")
+    last = " A resumed run could not go on from it." if is_over and any(one.is_newest for one in wanted) else ""
+    action = "Take off the list" if forget else "Remove"
+    sys.stderr.write(f"{action} {what} ({size})?{last} [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise Conflict("nothing was removed")

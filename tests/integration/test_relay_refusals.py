@@ -27,6 +27,7 @@ FOREVER = "import time; print('here', flush=True); time.sleep(600)"
 class Asked(NamedTuple):
     path: str
     at: float
+    size: int  # of the body
 
 
 class Given(NamedTuple):
@@ -50,7 +51,7 @@ def proxy(port: int, rule: Rule) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            given = rule(Asked(self.path, time.monotonic())) or self._pass_on(data)
+            given = rule(Asked(self.path, time.monotonic(), len(data))) or self._pass_on(data)
             self.send_response(given.status)
             self.send_header("Content-Length", str(len(given.body)))
             self.end_headers()
@@ -102,7 +103,7 @@ def test_code_that_is_refused_now_and_then_is_asked_for_again(nodes: Away) -> No
         blobs, [{"path": "main.py", "mode": 0o644, "sha256": blobs.put(text), "size": len(text)}]
     )
     attempt = nodes.prepare("python", "main.py", code_digest=digest)
-    answers = iter([Given(404, b'{"message": "not yet"}'), Given(404, b'{"message": "not yet"}')])
+    answers = iter([Given(404, b'{"code": "not_found", "message": "not yet"}')] * 2)
 
     def rule(asked: Asked) -> Given | None:
         return next(answers, None) if asked.path.endswith("/code") else None
@@ -115,7 +116,8 @@ def test_code_that_is_refused_now_and_then_is_asked_for_again(nodes: Away) -> No
 def test_a_proxy_that_misses_its_server_is_waited_for(nodes: Away) -> None:
     """Its pages say nothing about the node, and there may be any number of them."""
     attempt = nodes.prepare("python", "-c", "print('through')")
-    pages = iter([Given(404, b"<html>default backend</html>")] * 12)
+    gateway = Given(404, b'{"message": "no Route matched with those values"}')
+    pages = iter([Given(404, b"<html>default backend</html>")] + [gateway] * 11)
 
     def rule(asked: Asked) -> Given | None:
         return next(pages, None) if asked.path.endswith("/report") else None
@@ -123,6 +125,18 @@ def test_a_proxy_that_misses_its_server_is_waited_for(nodes: Away) -> None:
     with proxy(nodes.port, rule) as url:
         assert nodes.start(attempt, environ={"WINDLASS_SERVER": url}).wait(120) == 0, nodes.describe()
     assert nodes.texts(attempt) == ["through"]
+
+
+def test_a_proxy_with_a_limit_gets_smaller_reports(nodes: Away) -> None:
+    lines = 20_000
+    attempt = nodes.prepare("python", "-c", f"print('\\n'.join(['x' * 99] * {lines}))")
+
+    def rule(asked: Asked) -> Given | None:
+        return Given(413, b"<html>Request Entity Too Large</html>") if asked.size > 300_000 else None
+
+    with proxy(nodes.port, rule) as url:
+        assert nodes.start(attempt, environ={"WINDLASS_SERVER": url}).wait(120) == 0, nodes.describe()
+    assert nodes.texts(attempt) == ["x" * 99] * lines
 
 
 def test_a_node_whose_reports_are_never_taken_ends_with_a_failed_launch(nodes: Away) -> None:

@@ -104,9 +104,10 @@ class Courier:
 
 
 def _message(response: http.client.HTTPResponse) -> str | None:
-    """What the server says; None if it is not the server that answers."""
+    """What the server says; None if it is not the server that answers. Gateways speak JSON with a `message` too: the
+    server's own words come with a `code`."""
     try:
-        body = response.read()
-        return str(json.loads(body)["message"])
+        body = json.loads(response.read())
+        return str(body["message"]) if "code" in body else None
     except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
         return None

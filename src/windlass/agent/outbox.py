@@ -15,6 +15,7 @@ from . import layout
 from .files import read_json
 
 _MOST_BYTES = 2 << 20  # of files in one report
+_LEAST_BYTES = 64 << 10  # what every proxy lets through
 _MOST_FILES = 500
 # A piece of a spool without a line's end that is this long is sent as it is: it is no point, and the server drops it.
 _LONGEST_POINT_BYTES = 1 << 20
@@ -47,6 +48,7 @@ class Outbox:
     def __init__(self, node_dir: str, incarnation: str) -> None:
         self._node_dir = node_dir
         self._incarnation = incarnation
+        self._most_bytes = _MOST_BYTES
         self._positions: dict[str, int] = {}
         self._versions: dict[str, Version] = {}
 
@@ -81,6 +83,15 @@ class Outbox:
         self._versions.update(draft.versions)
         self._positions.update({name: int(positions[name]) for name in draft.names if name in positions})
 
+    def shrink(self, draft: Draft) -> bool:
+        """It was too large for somebody on the way to the server: send less at once from now on. False if there is
+        nothing to be gained by that."""
+        wanted = max(_LEAST_BYTES, min(self._most_bytes, len(draft.body)) // 2)
+        if len(draft.body) <= _LEAST_BYTES or wanted >= self._most_bytes:
+            return False
+        self._most_bytes = wanted
+        return True
+
     def _outcome(self) -> dict[str, Any] | None:
         """The end, once it is to be told."""
         path = os.path.join(self._node_dir, layout.OUTCOME)
@@ -111,7 +122,7 @@ class Outbox:
         """(what is sent, its bytes, whether there is more)."""
         files: list[dict[str, Any]] = []
         parts: list[bytes] = []
-        room, has_more = _MOST_BYTES, False
+        room, has_more = self._most_bytes, False
         for name, size in sorted(self._sizes().items()):
             position = self._positions.get(name, 0)
             if size <= position:
@@ -119,16 +130,21 @@ class Outbox:
             if len(files) >= _MOST_FILES:
                 return files, parts, True
             data = self._read(name, position, min(room, size - position)) if room else b""
+            is_short = len(data) < size - position  # for want of room
             if _is_spool(name):
-                data = _whole_lines(data)
-            cut_off = position + len(data) < size
+                data = _whole_lines(data) or (self._long_line(name, position) if is_short and not parts else b"")
+            # The beginning of a line of a spool waits for its end; it is nothing that is left to send.
+            has_more = has_more or (position + len(data) < size and bool(data or (is_short and parts)))
             if data:
                 files.append({"name": name, "position": position, "size": len(data)})
                 parts.append(data)
-                room -= len(data)
-            # The beginning of a line of a spool waits for its end; it is nothing that is left to send.
-            has_more = has_more or (cut_off and (bool(data) or room < _LONGEST_POINT_BYTES))
+                room = max(0, room - len(data))
         return files, parts, has_more
+
+    def _long_line(self, name: str, position: int) -> bytes:
+        """The next line of a spool, which may be longer than a report should be."""
+        data = self._read(name, position, _LONGEST_POINT_BYTES)
+        return _whole_lines(data[: data.find(b"\n") + 1] or data)
 
     def _read(self, name: str, position: int, count: int) -> bytes:
         with open(os.path.join(self._node_dir, name), "rb") as file:

@@ -217,6 +217,8 @@ class Relay:
             except Refused as refusal:
                 if refusal.status in (409, 410):
                     raise Over(OVER, str(refusal)) from None
+                if refusal.status == 413 and outbox.shrink(draft):
+                    continue
                 refusals += refusal.status != 401  # a key may come back, and ranks are running
                 if refusals >= _REPORT_TRIES:
                     return self._give_up(refusal, folders, was_heard=was_heard)

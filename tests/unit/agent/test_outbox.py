@@ -118,6 +118,36 @@ def test_an_unfinished_line_does_not_hold_back_the_outcome(tmp_path: Path) -> No
     assert box.draft().is_last
 
 
+def test_reports_that_are_too_large_for_a_proxy_get_smaller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line that is longer than such a report is sent all the same, and one without an end holds nothing back."""
+    monkeypatch.setattr(outbox, "_MOST_BYTES", 4_000)
+    monkeypatch.setattr(outbox, "_LONGEST_POINT_BYTES", 2_000)
+    monkeypatch.setattr(outbox, "_LEAST_BYTES", 300)
+    box = Outbox(str(tmp_path), "me")
+    lines = b"%s\n{}\n{half" % (b"x" * 1_000)
+    (tmp_path / "metrics-0.jsonl").write_bytes(lines)
+    (tmp_path / "rank-0.log").write_bytes(b"a" * 2_500)
+    write_json(str(tmp_path / layout.OUTCOME), {"reason": "completed"})
+    sizes = []
+    while box.shrink(draft := box.draft()):
+        sizes.append(len(draft.body))
+    assert sizes == sorted(sizes, reverse=True)
+    assert 0 < len(sizes) < 10
+    got = {"metrics-0.jsonl": b"", "rank-0.log": b""}
+    while True:
+        draft = box.draft()
+        sent = parse(draft)[1]
+        assert len(sent) == 1 or sum(map(len, sent.values())) <= 300
+        for name, data in sent.items():
+            got[name] += data
+        box.settle(draft, taken(draft))
+        if draft.is_last:
+            break
+        assert sent
+    assert got == {"metrics-0.jsonl": lines.removesuffix(b"{half"), "rank-0.log": b"a" * 2_500}
+    assert not box.shrink(box.draft())
+
+
 def test_small_files_are_sent_when_they_change(tmp_path: Path) -> None:
     box = Outbox(str(tmp_path), "me")
     write_json(str(tmp_path / layout.STATUS), {"state": "starting"})

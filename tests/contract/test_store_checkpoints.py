@@ -231,6 +231,22 @@ def test_what_a_run_would_go_on_from_stays(
     ]
 
 
+def test_an_older_one_stays_while_the_newest_is_damaged(
+    catalogue: CheckpointService, database: Database, run_id: str, spool: Path, tmp_path: Path
+) -> None:
+    session = job(run_id, spool)
+    for step in (1, 2):
+        session.checkpoint(*save(tmp_path / "c", run_id, step))
+    collect(database, run_id, spool)
+    (tmp_path / "c" / folder_name(2) / "part").unlink()
+    with pytest.raises(Conflict, match=r"step 2, which run r-.* would go on from, is corrupt: part is missing"):
+        catalogue.remove(run_id, "1", forget=False)
+    assert catalogue.verify(run_id, "2").finding == "corrupt"
+    with pytest.raises(Conflict, match="step 1 is the newest good checkpoint"):
+        catalogue.remove(run_id, "1", forget=False)
+    assert catalogue.remove(run_id, "2", forget=False).state == "deleted"
+
+
 def test_a_folder_that_is_no_checkpoint_of_the_run_is_left_alone(
     catalogue: CheckpointService, service: RunService, database: Database, run_id: str, spool: Path, tmp_path: Path
 ) -> None:

@@ -7,11 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection
-
 from windlass.checkpoints import store
 from windlass.checkpoints.arrivals import Story
-from windlass.checkpoints.choice import BestRule, decide_best, decide_newest, decide_refusal, find
+from windlass.checkpoints.choice import BestRule, decide_best, decide_newest, decide_refusal, find, newest_first
 from windlass.checkpoints.removal import remove_folder
 from windlass.checkpoints.types import CheckpointRecord, CheckpointState
 from windlass.core.clock import Clock
@@ -39,30 +37,26 @@ class CheckpointService:
     def list(self, ref: str, *, everything: bool, limit: int) -> wire.CheckpointList:
         """Newest first; with `everything` also those that are corrupt or deleted."""
         with self._db.read() as tx:
-            run, records = self._load(tx, ref)
-        shown = [record for record in records if everything or record.is_good][:limit]
+            run = self._runs.resolve_in(tx, ref)
+            good = store.load_good(tx, run.id)
+            shown = store.load_newest(tx, run.id, limit=limit) if everything else newest_first(good)[:limit]
         rule = best_rule(run)
-        return wire.CheckpointList(run_id=run.id, best_by=rule.metric, checkpoints=_views(shown, records, rule))
+        return wire.CheckpointList(run_id=run.id, best_by=rule.metric, checkpoints=_views(shown, good, rule))
 
     def show(self, ref: str, which: str) -> wire.CheckpointDetail:
-        with self._db.read() as tx:
-            run, records = self._load(tx, ref)
-        record = find(records, which, best_rule(run))
+        run, good, record = self._find(ref, which)
         seen = check_folder(record.location, run_id=run.id, step=record.step, contents=False)
         files = [wire.FileView(**_fields(part)) for part in seen.manifest.files] if seen.manifest else None
-        return wire.CheckpointDetail(checkpoint=_views([record], records, best_rule(run))[0], files=files)
+        return wire.CheckpointDetail(checkpoint=_views([record], good, best_rule(run))[0], files=files)
 
     def verify(self, ref: str, which: str) -> wire.Verification:
         """Read all of its files, which may take minutes, and keep what was found. What is not seen stays as it is."""
-        with self._db.read() as tx:
-            run, records = self._load(tx, ref)
-        record = find(records, which, best_rule(run))
+        run, _, record = self._find(ref, which)
         found = check_folder(record.location, run_id=run.id, step=record.step)
-        record = self._keep(record, found)
-        with self._db.read() as tx:
-            run, records = self._load(tx, run.id)
+        self._keep(record, found)
+        _, good, record = self._find(run.id, record.id)
         return wire.Verification(
-            checkpoint=_views([record], records, best_rule(run))[0],
+            checkpoint=_views([record], good, best_rule(run))[0],
             finding=found.finding,
             problems=list(found.problems[:_MOST_PROBLEMS]),
             host=os.uname().nodename,
@@ -70,30 +64,33 @@ class CheckpointService:
 
     def remove(self, ref: str, which: str, *, forget: bool) -> wire.CheckpointView:
         """Remove its files and mark it deleted; what a run that is not over would go on from stays. Safe to repeat."""
-        with self._db.read() as tx:
-            run, records = self._load(tx, ref)
-        record = find(records, which, best_rule(run))
+        run, good, record = self._find(ref, which)
         if record.state is not CheckpointState.DELETED:
-            self._check_removable(run, records, record)
+            _check_removable(run, good, record)
             why = "taken off the list" if forget else self._remove_files(run, record)
             record = self._mark_deleted(record, why)
         return _views([record], [], best_rule(run))[0]
 
     # ---- inside ------------------------------------------------------------------------------------------------
 
-    def _load(self, tx: Connection, ref: str) -> tuple[RunRecord, Sequence[CheckpointRecord]]:
-        run = self._runs.resolve_in(tx, ref)
-        return run, store.load_of_run(tx, run.id)
+    def _find(self, ref: str, which: str) -> tuple[RunRecord, Sequence[CheckpointRecord], CheckpointRecord]:
+        """The run, its good checkpoints, and the one that is meant."""
+        with self._db.read() as tx:
+            run = self._runs.resolve_in(tx, ref)
+            good = store.load_good(tx, run.id)
+            named = store.load_named(tx, run.id, which)
+        candidates = {record.id: record for record in (*good, *named)}
+        return run, good, find(list(candidates.values()), which, best_rule(run))
 
-    def _keep(self, record: CheckpointRecord, found: Integrity) -> CheckpointRecord:
+    def _keep(self, record: CheckpointRecord, found: Integrity) -> None:
         state = _STATES.get(found.finding)
         if state is None:
-            return record
+            return
         now = self._clock.now()
         with self._db.write() as tx:
             current = store.load_locked(tx, record.id)
             if found.finding is Finding.MISSING and current.state is CheckpointState.DELETED:
-                return current  # why it is gone is known better already
+                return  # why it is gone is known better already
             detail = None if state is CheckpointState.AVAILABLE else found.problems[0]
             verified_at = now if state is CheckpointState.AVAILABLE else None
             store.move(tx, current, state, detail=detail, verified_at=verified_at)
@@ -102,13 +99,6 @@ class CheckpointService:
                 words = "as it was saved after all" if detail is None else f"{state}: {detail}"
                 message = f"the checkpoint of step {record.step:,} is {words}"
                 store.tell(tx, Story(at=now, message=message, checkpoint=changed))
-        return changed
-
-    def _check_removable(self, run: RunRecord, records: Sequence[CheckpointRecord], record: CheckpointRecord) -> None:
-        if refusal := decide_refusal(records, record, run_is_over=run.state.is_terminal):
-            raise Conflict(
-                refusal, hint=f"it would go on from it; `windlass cancel {run.id}` first, or remove an older one"
-            )
 
     def _remove_files(self, run: RunRecord, record: CheckpointRecord) -> str:
         place = Path(record.location)
@@ -134,6 +124,22 @@ class CheckpointService:
             message = f"the checkpoint of step {record.step:,} was {why}"
             store.tell(tx, Story(at=self._clock.now(), message=message, checkpoint=deleted))
         return deleted
+
+
+def _check_removable(run: RunRecord, good: Sequence[CheckpointRecord], record: CheckpointRecord) -> None:
+    """Raises Conflict. An older one of a run that is not over goes only while the newest is there to go on from."""
+    if refusal := decide_refusal(good, record, run_is_over=run.state.is_terminal):
+        hint = f"it would go on from it; `windlass cancel {run.id}` first, or remove an older one"
+        raise Conflict(refusal, hint=hint)
+    newest = decide_newest(good)
+    if run.state.is_terminal or newest is None or not record.is_good:
+        return
+    seen = check_folder(newest.location, run_id=run.id, step=newest.step, contents=False)
+    if seen.finding in (Finding.CORRUPT, Finding.MISSING):
+        raise Conflict(
+            f"step {newest.step}, which run {run.id} would go on from, is {seen.finding}: {seen.problems[0]}",
+            hint=f"`windlass checkpoints verify {run.id}` takes note of it; the run may need the older one",
+        )
 
 
 def best_rule(run: RunRecord) -> BestRule:

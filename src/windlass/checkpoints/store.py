@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy import Connection, Row, and_, insert, select, update
 
 from windlass.checkpoints.arrivals import Story, decide_changes
 from windlass.checkpoints.tables import checkpoints
@@ -65,12 +65,26 @@ def move(
         raise Conflict(f"checkpoint {record.id} was changed by someone else at the same moment", hint="try again")
 
 
-def load_of_run(tx: Connection, run_id: str) -> list[CheckpointRecord]:
-    """Newest first."""
+def load_good(tx: Connection, run_id: str) -> list[CheckpointRecord]:
+    """Those that are available. A run may have had a hundred thousand: what it deleted is not read."""
+    good = and_(checkpoints.c.run_id == run_id, checkpoints.c.state == CheckpointState.AVAILABLE)
+    return [_record(row) for row in tx.execute(select(checkpoints).where(good))]
+
+
+def load_newest(tx: Connection, run_id: str, *, limit: int) -> list[CheckpointRecord]:
+    """Of every state, newest first."""
     c = checkpoints.c
     query = select(checkpoints).where(c.run_id == run_id)
-    rows = tx.execute(query.order_by(c.step.desc(), c.created_at.desc(), c.id.desc()))
+    rows = tx.execute(query.order_by(c.step.desc(), c.created_at.desc(), c.id.desc()).limit(limit))
     return [_record(row) for row in rows]
+
+
+def load_named(tx: Connection, run_id: str, which: str) -> list[CheckpointRecord]:
+    """Of every state, those of this step or with this beginning of their id."""
+    c = checkpoints.c
+    is_step = which.isdecimal() and int(which) < 2**63
+    named = c.step == int(which) if is_step else c.id.startswith(which, autoescape=True)
+    return [_record(row) for row in tx.execute(select(checkpoints).where(c.run_id == run_id, named))]
 
 
 def load_locked(tx: Connection, checkpoint: str) -> CheckpointRecord:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import io
 import math
+import re
+import time
+from typing import Any
 
 import pytest
 
 from windlass.cli.charts import bar, braille, number, resample, sparkline
 from windlass.cli.loglines import LogFormatter
 from windlass.cli.pane import Pane, clip
-from windlass.cli.record import Record, describe_exit
+from windlass.cli.record import Record, describe_exit, put_checkpoint
 from windlass.cli.status import Status, clock, main_metric
 from windlass.cli.terminal import Cell, Paint, cells, fit, table
-from windlass.wire.runs import ExitView, LogLine
+from windlass.client import Update
+from windlass.wire.checkpoints import CheckpointList, CheckpointView
+from windlass.wire.runs import EventView, ExitView, LogLine
 
 PLAIN = Paint(False)
 
@@ -201,6 +206,34 @@ def test_the_status_line_of_other_states() -> None:
     assert status(cancelling=True).line(PLAIN, 80, 101.0)[2:] == "cancelling  0:01"
     assert "reconnecting" in status(connected=False).line(PLAIN, 80, 101.0)
     assert "step 1,234" in status(progress={"step": 1234, "total": None}).line(PLAIN, 80, 101.0)
+
+
+def test_the_last_checkpoint_is_seen_and_what_became_of_older_ones_is_not() -> None:
+    seen = status()
+    for step, state, at in ((7, "available", 50.0), (9, "available", 60.0), (7, "deleted", 70.0), (9, "corrupt", 80.0)):
+        event = EventView(
+            seq=step, at=at, kind="checkpoint", attempt=1, message="", data={"step": step, "state": state}
+        )
+        seen.see(Update(kind="event", value=event))
+    assert seen.saved == (9, 60.0)
+
+
+def checkpoint(step: int, **more: Any) -> CheckpointView:
+    return CheckpointView(
+        id="c-1", run_id="r-1", attempt=1, step=step, location="/c", tier="folder", size_bytes=16_200_000_000,
+        file_count=4, world_size=4, plan="", format="dcp", reason="interval", metrics={"loss": 0.5}, state="available",
+        created_at=time.time() - 180.5, **more,
+    )  # fmt: skip
+
+
+def test_a_record_says_what_a_run_would_go_on_from() -> None:
+    lines = Record(PLAIN, 120)
+    put_checkpoint(lines, CheckpointList(run_id="r-1", best_by="loss", checkpoints=[]))
+    assert lines.lines == []
+    both = [checkpoint(2_000, is_newest=True), checkpoint(1_500, is_best=True)]
+    put_checkpoint(lines, CheckpointList(run_id="r-1", best_by="loss", checkpoints=both))
+    [line] = lines.lines
+    assert re.fullmatch(r"  checkpoints step 2,000, 16.2 GB, 3m\d\ds ago, 2 of them; best by loss: step 1,500", line)
 
 
 def test_clocks_and_the_main_metric() -> None:

@@ -20,10 +20,12 @@ from windlass.job.session import Params, Session, session
 _ON_FIRST_USE: dict[str, str] = {
     "Callback": "windlass.job.trainer",
     "Cut": "windlass.job.parallel.split",
+    "Keep": "windlass.job.checkpoint.retention",
     "Parallel": "windlass.job.parallel.parallelize",
     "Process": "windlass.job.process",
     "Split": "windlass.job.parallel.split",
     "Trainer": "windlass.job.trainer",
+    "checkpoints": "windlass.job.checkpoint.checkpoints",
     "init": "windlass.job.process",
     "loader": "windlass.job.prefetch",
     "optimizer": "windlass.job.parallel.optimizer",
@@ -50,6 +52,8 @@ __all__ = [
 if TYPE_CHECKING:
     from windlass.job.accounting.meter import steps as steps
     from windlass.job.accounting.profiling import profile as profile
+    from windlass.job.checkpoint.checkpoints import checkpoints as checkpoints
+    from windlass.job.checkpoint.retention import Keep as Keep
     from windlass.job.parallel.optimizer import optimizer as optimizer
     from windlass.job.parallel.parallelize import Parallel as Parallel
     from windlass.job.parallel.parallelize import parallelize as parallelize

@@ -1,0 +1,180 @@
+"""`job.checkpoints`: save while training, and go on from the newest good checkpoint after whatever happened.
+
+    with job.checkpoints(model=parallel, optimizer=optimizer, every="10m") as ckpt:
+        for step in ckpt.steps(1000):
+            ...
+
+Training waits for the copy into host memory only. SIGTERM makes all ranks save at the same step and stop.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import nn
+
+from windlass.core.errors import InvalidInput
+from windlass.core.manifest import SaveReason
+from windlass.job.checkpoint.folder import Saved
+from windlass.job.checkpoint.interval import Interval
+from windlass.job.checkpoint.peers import Exchange, Peers
+from windlass.job.checkpoint.restoring import restore_newest
+from windlass.job.checkpoint.retention import Keep
+from windlass.job.checkpoint.snapshots import Snapshots
+from windlass.job.checkpoint.state import Stateful, TrainingState
+from windlass.job.parallel.optimizer import Optimizer
+from windlass.job.parallel.parallelize import Parallel
+from windlass.job.session import session
+
+FOLDER = "WINDLASS_CHECKPOINT_DIR"
+STOPPED = 128 + signal.SIGTERM  # as a shell says of a process that ended because of it
+_EXCHANGE_EVERY_S = 0.05
+_PATIENCE_S = 30.0  # when the block is left by an exception: for the part of a save that is being written
+
+
+def checkpoints(
+    *,
+    model: Parallel | nn.Module,
+    optimizer: Optimizer | torch.optim.Optimizer | None = None,
+    scheduler: Stateful | None = None,
+    loader: Stateful | None = None,
+    scaler: Stateful | None = None,
+    others: Mapping[str, Stateful] | None = None,
+    every: int | float | str = "10m",
+    keep: Keep | int = 3,
+    folder: str | os.PathLike[str] | None = None,
+) -> Checkpoints:
+    """Checkpoints of these objects, `every` so many steps or such a time ("10m").
+
+    `keep`: how many of the last ones, or a `Keep`. `others`: whatever else has a state_dict, by name. Every rank calls
+    it. The folder is the run's own, or `checkpoints` in the output folder; ranks on several nodes must share it.
+    """
+    given = {"scheduler": scheduler, "scaler": scaler, **(others or {})}
+    state = TrainingState(model, optimizer, {name: one for name, one in given.items() if one is not None}, loader)
+    place = folder or os.environ.get(FOLDER) or session().output_dir / "checkpoints"
+    return Checkpoints(
+        state, Path(place).absolute(), Interval(every), Keep(last=keep) if isinstance(keep, int) else keep
+    )
+
+
+class Checkpoints:
+    """`first_step`: how many steps are done already; `resumed_from`: the checkpoint that says so."""
+
+    def __init__(self, state: TrainingState, folder: Path, interval: Interval, keep: Keep) -> None:
+        self.folder = folder
+        self.first_step = 0
+        self.resumed_from: Saved | None = None
+        self._state = state
+        self._interval = interval
+        self._keep = keep
+        self._warned = False
+        self._metrics: dict[str, float] = {}
+        self._exchange: Exchange | None = None
+        self._calls = 0  # since the last exchange was begun
+        self._gap = 1  # calls between two exchanges
+
+    def __enter__(self) -> Checkpoints:
+        self._peers = Peers()
+        began = time.monotonic()
+        self.resumed_from = restore_newest(self.folder, self._state, self._peers)
+        if self.resumed_from is not None:
+            self.first_step = self.resumed_from.manifest.step
+            if session().is_main:
+                session().log(self.first_step, None, {"checkpoint_load_s": time.monotonic() - began})
+        self._step = self._saved_step = self.first_step
+        self._snapshots = Snapshots(self._state, self.folder, self._peers, asdict(self._keep))
+        self._saved_at = self._called_at = time.monotonic()
+        self._previous: Any = None
+        if threading.current_thread() is threading.main_thread():
+            self._previous = signal.signal(signal.SIGTERM, self._on_warning)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        try:
+            if kind is None and self._step > self._saved_step:
+                self.save(SaveReason.FINAL)
+            self._snapshots.close(wait_s=None if kind is None else _PATIENCE_S)
+        finally:
+            if self._previous is not None:
+                signal.signal(signal.SIGTERM, self._previous)
+
+    def steps(self, total: int) -> Iterator[int]:
+        """The numbers of the steps that are left, from 0; what `step` wants to know is told it after each."""
+        for number in range(self.first_step, total):
+            yield number
+            self.step(number + 1)
+
+    def step(self, done: int, **metrics: float) -> None:
+        """At the end of every step, on every rank: `done` steps are done. Saves if it is time, and stops if told to.
+
+        Raises SystemExit(143) after SIGTERM, when the state of this very step is safe.
+        """
+        if done < self._step:
+            raise InvalidInput(
+                f"step {done} comes after step {self._step}; say how many steps are done, {done} or more"
+            )
+        self._step = done
+        self._metrics.update({name: float(value) for name, value in metrics.items()})
+        self._snapshots.look()
+        now = time.monotonic()
+        warned, due = self._agreed(now)
+        if warned:
+            self.save(SaveReason.WARNED)
+            self._snapshots.close(wait_s=None)
+            raise SystemExit(STOPPED)
+        if due:
+            self._begin(SaveReason.INTERVAL)
+
+    def save(self, reason: SaveReason = SaveReason.ASKED) -> None:
+        """Save now and wait until it is safe. Every rank calls it at the same step."""
+        self._snapshots.wait()
+        (failed,) = self._peers.largest([int(self._snapshots.has_failed)])
+        if failed:
+            self._saved_step = -1
+        if self._step != self._saved_step:
+            self._begin(reason)
+            self._snapshots.wait()
+
+    def _begin(self, reason: SaveReason) -> None:
+        self._saved_at = time.monotonic()
+        if self._step == self._saved_step:
+            return
+        metrics = {**session().last(), **self._metrics}
+        if self._snapshots.begin(self._step, reason, metrics):
+            self._saved_step = self._step
+
+    def _on_warning(self, _number: int, _frame: Any) -> None:
+        self._warned = True  # at the next step's end, when the state is whole and all ranks are at the same place
+
+    def _agreed(self, now: float) -> tuple[bool, bool]:
+        """Whether to stop and whether to save, the same on every rank.
+
+        What one rank alone knows (a signal, rank 0's clock) is exchanged in the background and heeded by all when the
+        next exchange is begun: nobody waits for it, and steps of a millisecond do not pay for it every time.
+        """
+        due = self._interval.is_due(self._step, since_last_s=now - self._saved_at)
+        if self._peers.world_size == 1:
+            return self._warned, due
+        warned, by_clock = False, False
+        self._calls += 1
+        if self._calls >= self._gap:
+            if self._exchange is not None:
+                agreed_warned, agreed_clock, self._gap = self._exchange.result()
+                warned, by_clock = bool(agreed_warned), bool(agreed_clock)
+            per_call_s = max((now - self._called_at) / self._calls, 1e-6)
+            self._calls, self._called_at = 0, now
+            mine = [int(self._warned), 0, 0]
+            if self._peers.rank == 0:
+                mine[1] = int(due and not by_clock)
+                mine[2] = max(1, min(1000, int(_EXCHANGE_EVERY_S / per_call_s)))
+            self._exchange = None if warned else self._peers.begin_largest(mine)
+        return warned, by_clock if self._interval.steps is None else due

@@ -1,0 +1,141 @@
+"""The folder of a run's checkpoints: what its names mean, what is in it, and how things leave it.
+
+    step-0000000100/             a checkpoint: its files and manifest.json
+    .step-0000000100-1f2e3d4c/   a save that goes on, or whose process is dead
+    .bad-step-..., .trash-...    found to be damaged; on its way out
+
+A checkpoint appears and disappears by one rename each. Standard library only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from windlass.core.manifest import MANIFEST, InvalidManifest, Manifest, PartFile, folder_name, parse_manifest
+from windlass.job.checkpoint.disk import Disk
+
+METADATA = ".metadata"
+_SAVING, _BAD, _TRASH = ".step-", ".bad-", ".trash-"
+_CHUNK = 8 << 20
+# Nothing was written to it for so long: its savers are gone. Should one come back, its folder is gone and it fails.
+_DEAD_AFTER_S = 900.0
+
+
+class Damaged(Exception):
+    """A checkpoint's file is not what its manifest says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """A checkpoint that can be seen."""
+
+    path: Path
+    manifest: Manifest
+
+
+def saving_name(step: int, save_id: str) -> str:
+    return f".{folder_name(step)}-{save_id}"
+
+
+def list_saved(folder: Path) -> list[Saved]:
+    """Newest first. A folder without a manifest is no checkpoint; of one that says nothing `unreadable` tells."""
+    found = []
+    for path in sorted(_children(folder), reverse=True):
+        if path.name.startswith("step-"):
+            try:
+                found.append(Saved(path=path, manifest=parse_manifest((path / MANIFEST).read_bytes())))
+            except (FileNotFoundError, NotADirectoryError, InvalidManifest):
+                continue
+    return found
+
+
+def unreadable(folder: Path) -> list[Path]:
+    """Folders that have the name of a checkpoint, and a manifest that says nothing."""
+    found = []
+    for path in _children(folder):
+        if path.name.startswith("step-"):
+            try:
+                parse_manifest((path / MANIFEST).read_bytes())
+            except InvalidManifest:
+                found.append(path)
+            except OSError:
+                continue
+    return found
+
+
+def check_sizes(saved: Saved) -> None:
+    for file in saved.manifest.files:
+        try:
+            size = (saved.path / file.name).stat().st_size
+        except FileNotFoundError:
+            raise Damaged(f"{saved.path.name} has no {file.name}") from None
+        if size != file.size_bytes:
+            raise Damaged(f"{saved.path.name}/{file.name} has {size} bytes, and was saved with {file.size_bytes}")
+
+
+def check_hashes(saved: Saved, files: tuple[PartFile, ...] | None = None, *, threads: int = 4) -> None:
+    """Read `files` (all of them if None) and compare; Damaged for the first that differs."""
+    chosen = saved.manifest.files if files is None else files
+    with ThreadPoolExecutor(max(1, threads)) as pool:
+        for file, found in zip(chosen, pool.map(lambda f: hash_file(saved.path / f.name), chosen), strict=True):
+            if found != file.sha256:
+                raise Damaged(f"the bytes of {saved.path.name}/{file.name} are not those that were saved")
+
+
+def hash_file(path: Path) -> str:
+    digest = hashlib.sha256()
+    buffer = memoryview(bytearray(_CHUNK))
+    with path.open("rb", buffering=0) as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
+        while count := file.readinto(buffer):
+            digest.update(buffer[:count])
+    return digest.hexdigest()
+
+
+def set_aside(path: Path, disk: Disk) -> None:
+    """Out of sight, to be looked at until the next garbage collection."""
+    disk.rename(path, path.with_name(f"{_BAD}{path.name}-{secrets.token_hex(4)}"))
+
+
+def discard(path: Path, disk: Disk) -> None:
+    """Invisible first, and whole until then; whoever else wanted to rename it has lost."""
+    trash = path.with_name(f"{_TRASH}{path.name.lstrip('.')}-{secrets.token_hex(4)}")
+    try:
+        disk.rename(path, trash)
+    except FileNotFoundError:
+        return
+    disk.sync_dir(path.parent)
+    disk.remove_dir(trash)
+
+
+def collect_garbage(folder: Path, disk: Disk, *, sparing: Path | None = None, now: float | None = None) -> None:
+    """Remove what dead processes left. Call it when a newer checkpoint is there: damaged ones go now as well."""
+    now = time.time() if now is None else now
+    for path in _children(folder):
+        if path == sparing:
+            continue
+        if path.name.startswith(_TRASH):
+            disk.remove_dir(path)
+        elif path.name.startswith(_BAD) or (path.name.startswith(_SAVING) and _is_dead(path, now)):
+            discard(path, disk)
+
+
+def _is_dead(path: Path, now: float) -> bool:
+    try:
+        times = [path.stat().st_mtime, *(entry.stat().st_mtime for entry in path.iterdir())]
+    except FileNotFoundError:
+        return False  # it has just become a checkpoint, or is being removed
+    return now - max(times) > _DEAD_AFTER_S
+
+
+def _children(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except FileNotFoundError:
+        return []

@@ -1,0 +1,170 @@
+"""Where every tensor of a state lies: in which rank's file, and at which byte of its arena.
+
+An arena is the image of the rank's files, headers and all, so a save is: copy tensors to their places, write the image.
+Made once by all ranks together, and again only when the structure of the state has changed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.filesystem import CURRENT_DCP_VERSION, _StorageInfo
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, StorageMeta
+from torch.distributed.checkpoint.planner import SavePlan
+from torch.distributed.checkpoint.utils import find_state_dict_object
+from torch.distributed.tensor import DTensor
+
+from windlass.job.checkpoint.arena import Arena
+from windlass.job.checkpoint.disk import BLOCK
+from windlass.job.checkpoint.peers import Peers
+from windlass.job.checkpoint.records import Record, record_of
+
+_ALIGNMENT = 64
+# Files of about this size are hashed and written by several threads at once.
+_FILE_BYTES = 256 << 20
+
+State = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    index: MetadataIndex
+    file: str
+    file_offset: int  # of the record
+    arena_offset: int  # of the tensor's bytes
+    record: Record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileImage:
+    name: str
+    start: int  # in the arena
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Of one rank. `metadata` is DCP's own file, on rank 0."""
+
+    signature: Any
+    places: tuple[Place, ...]
+    files: tuple[FileImage, ...]
+    metadata: bytes | None
+
+    @property
+    def arena_bytes(self) -> int:
+        return self.files[-1].start + self.files[-1].size_bytes if self.files else 0
+
+    def prepare(self, arena: Arena) -> None:
+        """Everything but the tensors' bytes, which is the same for every save."""
+        for place in self.places:
+            arena.put(place.arena_offset - len(place.record.header), place.record.header)
+            arena.put(place.arena_offset + place.record.data_bytes, place.record.footer)
+
+    def pairs(self, state: State, arena: Arena) -> list[tuple[Tensor, Tensor]]:
+        """From where to where the bytes are to be copied."""
+        found, tensors = [], dict(state)
+        for place in self.places:
+            tensor = find_state_dict_object(tensors, place.index)
+            local = tensor.detach()
+            if local.numel():
+                found.append((local, arena.view(place.arena_offset, local.shape, local.dtype)))
+        return found
+
+
+def signature_of(state: State) -> Any:
+    """Equal for states that one layout serves."""
+    return tuple((name, tuple(tensor.shape), tensor.dtype, _division(tensor)) for name, tensor in state.items())
+
+
+def build_layout(state: State, peers: Peers) -> Layout:
+    """Every rank calls it. What several ranks have alike is written by one of them, evenly divided."""
+    planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+    planner.set_up_planner(dict(state), is_coordinator=peers.rank == 0)
+    plans: list[SavePlan] = peers.gather(planner.create_local_plan())
+    # Every rank reckons the same from the same plans: cheaper than to send each what rank 0 has found.
+    plans, metadata = planner.create_global_plan(plans)
+    places, files = _arrange(plans[peers.rank], peers.rank)
+    infos: list[dict[MetadataIndex, _StorageInfo]] = peers.gather({place.index: _info(place) for place in places})
+    return Layout(
+        signature=signature_of(state),
+        places=places,
+        files=files,
+        metadata=_render(metadata, infos) if peers.rank == 0 else None,
+    )
+
+
+def _arrange(plan: SavePlan, rank: int) -> tuple[tuple[Place, ...], tuple[FileImage, ...]]:
+    places: list[Place] = []
+    files: list[FileImage] = []
+    start = at = 0  # of the current file in the arena; in the current file
+    for item in plan.items:
+        data = item.tensor_data
+        assert data is not None, f"{item.index.fqn} is no tensor"
+        record = record_of(tuple(data.chunk.sizes), data.properties.dtype)
+        if at and at + record.size_bytes > _FILE_BYTES:
+            files.append(FileImage(name=_file_name(rank, len(files)), start=start, size_bytes=_up(at, BLOCK)))
+            start, at = start + files[-1].size_bytes, 0
+        places.append(
+            Place(
+                index=item.index,
+                file=_file_name(rank, len(files)),
+                file_offset=at,
+                arena_offset=start + at + len(record.header),
+                record=record,
+            )
+        )
+        at = _up(at + record.size_bytes, _ALIGNMENT)
+    if at:
+        files.append(FileImage(name=_file_name(rank, len(files)), start=start, size_bytes=_up(at, BLOCK)))
+    return tuple(places), tuple(files)
+
+
+def _file_name(rank: int, number: int) -> str:
+    return f"__{rank}_{number}.distcp"
+
+
+def _info(place: Place) -> _StorageInfo:
+    info = _StorageInfo(place.file, place.file_offset, place.record.size_bytes)
+    # For ourselves: where the bytes begin, so that they can be read without unpacking the record. Torch ignores it.
+    info.data_start = place.file_offset + len(place.record.header)  # type: ignore[attr-defined]
+    return info
+
+
+def _render(metadata: Metadata, infos: list[dict[MetadataIndex, _StorageInfo]]) -> bytes:
+    storage = {index: info for part in infos for index, info in part.items()}
+    # Plain `load` wants to know how names were made from nested dictionaries: "model.x" from {"model": {"x": ...}}.
+    nesting = {name: tuple(name.split(".", 1)) for name in metadata.state_dict_metadata}
+    whole = dataclasses.replace(
+        metadata, planner_data=nesting, storage_data=storage, storage_meta=StorageMeta(), version=CURRENT_DCP_VERSION
+    )
+    buffer = io.BytesIO()
+    pickle.dump(whole, buffer)
+    return buffer.getvalue()
+
+
+def _division(tensor: Tensor) -> Any:
+    return (tensor.placements, tensor.device_mesh) if isinstance(tensor, DTensor) else None
+
+
+def _up(value: int, to: int) -> int:
+    return -(-value // to) * to
+
+
+def pages_of(blob_bytes: int) -> int:
+    """Room for what is not a tensor: some more than it takes now, so that it can grow without a new layout."""
+    return _up(blob_bytes * 3 // 2 + 1024, 16 * BLOCK)
+
+
+def as_tensor(blob: bytes, size: int) -> Tensor:
+    padded = torch.zeros(size, dtype=torch.uint8)
+    padded[: len(blob)] = torch.frombuffer(bytearray(blob), dtype=torch.uint8)
+    return padded

@@ -1,0 +1,69 @@
+"""Going on from the newest good checkpoint. All ranks verify it together before any live tensor is touched."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from windlass.job.checkpoint.disk import Disk
+from windlass.job.checkpoint.folder import (
+    Damaged,
+    Saved,
+    check_hashes,
+    check_sizes,
+    list_saved,
+    set_aside,
+    unreadable,
+)
+from windlass.job.checkpoint.loading import Contents
+from windlass.job.checkpoint.peers import Peers
+from windlass.job.checkpoint.state import TrainingState
+from windlass.job.session import session
+
+
+def restore_newest(folder: Path, state: TrainingState, peers: Peers) -> Saved | None:
+    """The checkpoint whose state the live objects have now; None if there is none, and nothing was changed."""
+    saved = find_good(folder, peers)
+    if saved is None:
+        return None
+    contents = Contents(saved.path)
+    state.make_room(contents.names)
+    contents.read_tensors(state.tensors())
+    state.give_back(contents.blob, saved.manifest.world_size)
+    return saved
+
+
+def find_good(folder: Path, peers: Peers) -> Saved | None:
+    """The newest checkpoint that is what its manifest says. Damaged ones are set aside, with an alert."""
+    while True:
+        # Rank 0 looks again every time: what it set aside is gone from the list.
+        saved = peers.from_first(_newest(folder) if peers.rank == 0 else None)
+        if saved is None:
+            return None
+        problems = [problem for problem in peers.gather(_problem(saved, peers)) if problem]
+        if not problems:
+            return saved
+        if peers.rank == 0:
+            session().alert(
+                "checkpoint-damaged", f"{problems[0]}; going on from the one before", step=saved.manifest.step
+            )
+            set_aside(saved.path, Disk())
+        peers.gather(None)  # nobody reads the folder again before it is set aside
+
+
+def _newest(folder: Path) -> Saved | None:
+    for path in unreadable(folder):
+        session().alert("checkpoint-damaged", f"the manifest of {path.name} cannot be read; going on from another one")
+        set_aside(path, Disk())
+    return next(iter(list_saved(folder)), None)
+
+
+def _problem(saved: Saved, peers: Peers) -> str | None:
+    """Each rank reads every world_size-th file, so that together they have read all of them once."""
+    files = saved.manifest.files[peers.rank :: peers.world_size]
+    try:
+        check_sizes(saved)
+        check_hashes(saved, files, threads=max(1, min(4, (os.cpu_count() or 1) // 2)))
+    except Damaged as damage:
+        return str(damage)
+    return None

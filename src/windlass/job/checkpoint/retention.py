@@ -1,0 +1,57 @@
+"""Which checkpoints stay: `decide_retention`, pure. The newest always does, whatever the policy says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from windlass.core.errors import InvalidInput
+from windlass.core.manifest import Manifest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keep:
+    """A checkpoint stays if any of these wants it."""
+
+    last: int = 3
+    best: str | None = None  # a metric's name: the best ones by it stay too
+    best_is: Literal["lowest", "highest"] = "lowest"
+    best_count: int = 1
+    every_steps: int | None = None  # those at multiples of it, forever
+    newer_than_s: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in (("last", 1), ("best_count", 1)):
+            if getattr(self, name) < least:
+                raise InvalidInput(f"keep.{name} is {getattr(self, name)}, but must be at least {least}")
+        if self.every_steps is not None and self.every_steps < 1:
+            raise InvalidInput(f"keep.every_steps is {self.every_steps}, but must be at least 1")
+        if self.best_is not in ("lowest", "highest"):
+            raise InvalidInput(f"keep.best_is is {self.best_is!r}; options: lowest, highest")
+
+
+def decide_retention(manifests: Iterable[Manifest], keep: Keep, *, now: float) -> list[Manifest]:
+    """Those to delete, oldest first. Never the newest one, so never the only one."""
+    ordered = sorted(manifests, key=lambda manifest: (manifest.step, manifest.created_at))
+    kept = {id(manifest) for manifest in ordered[-keep.last :]}
+    kept |= {id(manifest) for manifest in _best(ordered, keep)}
+    for manifest in ordered:
+        if keep.every_steps is not None and manifest.step % keep.every_steps == 0:
+            kept.add(id(manifest))
+        if keep.newer_than_s is not None and now - manifest.created_at < keep.newer_than_s:
+            kept.add(id(manifest))
+    return [manifest for manifest in ordered if id(manifest) not in kept]
+
+
+def _best(ordered: list[Manifest], keep: Keep) -> list[Manifest]:
+    if keep.best is None:
+        return []
+    sign = 1.0 if keep.best_is == "lowest" else -1.0
+    valued = [
+        (sign * manifest.metrics[keep.best], -manifest.step, number)
+        for number, manifest in enumerate(ordered)
+        if not math.isnan(manifest.metrics.get(keep.best, math.nan))
+    ]
+    return [ordered[number] for _, _, number in sorted(valued)[: keep.best_count]]

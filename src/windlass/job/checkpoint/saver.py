@@ -1,0 +1,228 @@
+"""The saver: a process beside each rank that hashes and writes what lies in the rank's arena, and commits.
+
+It loads no torch and holds no lock of the trainer. It takes orders from a socket, one JSON line each, and ends when
+the socket does, but not before it has finished what it was told: a rank that dies does not take its save with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import os
+import signal
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from windlass.core.manifest import MANIFEST, Manifest, PartFile, SaveReason, folder_name, render_manifest
+from windlass.job.checkpoint.disk import Disk
+from windlass.job.checkpoint.folder import METADATA, Saved, collect_garbage, discard, list_saved, saving_name
+from windlass.job.checkpoint.retention import Keep, decide_retention
+
+_CHUNK = 8 << 20
+_PATIENCE_S = 600.0  # with other ranks' savers, after our own part is written
+_LOOK_EVERY_S = 0.02
+_MOST_THREADS = 4
+
+
+class SaveFailed(Exception):
+    """This save will not become a checkpoint; the next one may."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """One save, as the trainer asks for it."""
+
+    folder: str
+    save_id: str
+    rank: int
+    world_size: int
+    step: int
+    files: list[list[Any]]  # name, start in the arena, size
+    run_id: str | None
+    attempt: int
+    reason: str
+    plan: str
+    metrics: dict[str, float]
+    keep: dict[str, Any]
+
+
+class Saver:
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._memory: mmap.mmap | None = None
+        self._metadata = b""
+        self._threads = ThreadPoolExecutor(max(1, min(_MOST_THREADS, (os.cpu_count() or 2) // 2)))
+
+    def use_arena(self, fd: int, metadata: bytes) -> None:
+        self._memory = mmap.mmap(fd, 0, prot=mmap.PROT_READ)
+        os.close(fd)
+        self._metadata = metadata
+
+    def save(self, order: Order) -> dict[str, Any]:
+        """Write this rank's part; the first rank's saver then waits for the others and commits."""
+        began = time.monotonic()
+        saving = Path(order.folder) / saving_name(order.step, order.save_id)
+        try:
+            self._disk.make_dir(saving)
+            files = self._write_part(order, saving)
+            written_s = time.monotonic() - began
+            if order.rank == 0:
+                self._commit(order, saving, files)
+        except (SaveFailed, OSError) as error:
+            self._give_up(order, saving, error)
+            return {"step": order.step, "error": str(error), "took_s": time.monotonic() - began}
+        size = sum(file.size_bytes for file in files)
+        took_s = time.monotonic() - began
+        return {"step": order.step, "error": None, "took_s": took_s, "written_s": written_s, "size_bytes": size}
+
+    def _write_part(self, order: Order, saving: Path) -> list[PartFile]:
+        writing = [self._threads.submit(self._write_image, saving, *file) for file in order.files]
+        try:
+            files = [future.result() for future in writing]
+        finally:
+            for future in writing:
+                future.exception()  # none of them may go on after we have given up
+        self._disk.sync_dir(saving)
+        part = {"save_id": order.save_id, "files": [asdict(file) for file in files]}
+        self._disk.write_file(saving / _part_name(order.rank), json.dumps(part).encode())
+        return files
+
+    def _write_image(self, saving: Path, name: str, start: int, size: int) -> PartFile:
+        """Straight from the arena, each chunk hashed on its way."""
+        assert self._memory is not None
+        digest = hashlib.sha256()
+        fd = self._disk.create(saving / name, direct=True)
+        try:
+            self._disk.reserve(fd, size)
+            with memoryview(self._memory) as memory:
+                for at in range(0, size, _CHUNK):
+                    with memory[start + at : start + min(at + _CHUNK, size)] as chunk:
+                        digest.update(chunk)
+                        self._disk.write(fd, chunk, at)
+            self._disk.sync(fd)
+        finally:
+            os.close(fd)
+        return PartFile(name=name, size_bytes=size, sha256=digest.hexdigest())
+
+    def _commit(self, order: Order, saving: Path, mine: list[PartFile]) -> None:
+        files = mine + [file for rank in range(1, order.world_size) for file in self._await_part(saving, rank)]
+        for file in files:
+            if (saving / file.name).stat().st_size != file.size_bytes:
+                raise SaveFailed(f"{file.name} is not as long as its saver says")
+        self._disk.write_file(saving / METADATA, self._metadata)
+        digest = hashlib.sha256(self._metadata).hexdigest()
+        files.append(PartFile(name=METADATA, size_bytes=len(self._metadata), sha256=digest))
+        manifest = Manifest(
+            run_id=order.run_id,
+            attempt=order.attempt,
+            step=order.step,
+            created_at=time.time(),
+            reason=SaveReason(order.reason),
+            world_size=order.world_size,
+            plan=order.plan,
+            files=tuple(files),
+            metrics=order.metrics,
+        )
+        for rank in range(order.world_size):
+            self._disk.remove(saving / _part_name(rank))
+        self._disk.write_file(saving / MANIFEST, render_manifest(manifest).encode())
+        self._disk.sync_dir(saving)
+        self._show(saving, Path(order.folder) / folder_name(order.step))
+        self._clean_up(Path(order.folder), Keep(**order.keep))
+
+    def _show(self, saving: Path, final: Path) -> None:
+        if (final / MANIFEST).exists():
+            # The same step of the same run: whichever was first is as good, and is never taken away.
+            discard(saving, self._disk)
+            return
+        if final.exists():
+            discard(final, self._disk)  # nobody's checkpoint: it has no manifest
+        self._disk.rename(saving, final)
+        self._disk.sync_dir(final.parent)
+
+    def _await_part(self, saving: Path, rank: int) -> list[PartFile]:
+        path = saving / _part_name(rank)
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                part = json.loads(path.read_bytes())
+                break
+            except FileNotFoundError:
+                if time.monotonic() > deadline:
+                    raise SaveFailed(f"rank {rank} has not written its part within {_PATIENCE_S:.0f} s") from None
+                if not saving.exists():
+                    raise SaveFailed("the folder of the save was removed") from None
+                time.sleep(_LOOK_EVERY_S)
+        if "error" in part:
+            raise SaveFailed(f"rank {rank} could not write its part: {part['error']}")
+        return [PartFile(**file) for file in part["files"]]
+
+    def _clean_up(self, folder: Path, keep: Keep) -> None:
+        """Old checkpoints and what the dead have left. The save is done: trouble here is the next one's."""
+        try:
+            saved: dict[int, Saved] = {id(one.manifest): one for one in list_saved(folder)}
+            gone = decide_retention([one.manifest for one in saved.values()], keep, now=time.time())
+            for manifest in gone:
+                discard(saved[id(manifest)].path, self._disk)
+            collect_garbage(folder, self._disk)
+        except OSError:
+            pass
+
+    def _give_up(self, order: Order, saving: Path, error: Exception) -> None:
+        """Make room at once: the disk may be full because of us."""
+        try:
+            if order.rank == 0:
+                discard(saving, self._disk)
+                return
+            for name, _, _ in order.files:
+                self._disk.remove(saving / name)
+            if saving.exists():
+                self._disk.write_file(saving / _part_name(order.rank), json.dumps({"error": str(error)}).encode())
+        except OSError:
+            pass  # it is garbage, and will be collected as such
+
+
+def _part_name(rank: int) -> str:
+    return f".part-{rank}.json"
+
+
+def serve(connection: socket.socket, saver: Saver) -> None:
+    pending = b""
+    fds: list[int] = []
+    while True:
+        while b"\n" not in pending:
+            data, more, _, _ = socket.recv_fds(connection, 1 << 16, 4)
+            fds += more
+            if not data:
+                return
+            pending += data
+        line, _, pending = pending.partition(b"\n")
+        message = json.loads(line)
+        if message["what"] == "arena":
+            size = message["metadata_bytes"]
+            while len(pending) < size:
+                data = connection.recv(1 << 20)
+                if not data:
+                    return
+                pending += data
+            saver.use_arena(fds.pop(0), pending[:size])
+            pending = pending[size:]
+        else:
+            answer = saver.save(Order(**message["order"]))
+            try:
+                connection.sendall(json.dumps(answer).encode() + b"\n")
+            except OSError:
+                return  # the trainer is gone; its save is not
+
+
+def main(fd: int) -> None:
+    # The trainer is told to stop by these, and tells us; what it asks for last is the most important save of all.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    os.nice(10)
+    serve(socket.socket(fileno=fd), Saver(Disk.from_environ(os.environ)))

@@ -1,0 +1,294 @@
+"""What a checkpoint holds, and how it is taken from and given back to the live objects.
+
+Tensors are kept under names that mean the same in every plan: `model.<name>` and `optimizer.state.<name>.<kind>`.
+All that is no tensor is one pickle per rank, `rank.<number>`: options of the optimizer, schedule, loss scale, random
+generators, position in the data.
+"""
+
+from __future__ import annotations
+
+import pickle
+import random
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from windlass.core.errors import InvalidInput
+from windlass.job.parallel.optimizer import Optimizer
+from windlass.job.parallel.parallelize import Parallel
+from windlass.job.session import session
+
+MODEL, OPTIMIZER, RANK = "model.", "optimizer.state.", "rank."
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    def state_dict(self) -> Any: ...
+
+    def load_state_dict(self, state_dict: Any) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reader:
+    """Which part of the data a rank reads."""
+
+    number: int
+    count: int
+
+
+class TrainingState:
+    """The objects of one rank that are saved together."""
+
+    def __init__(
+        self,
+        model: Parallel | nn.Module,
+        optimizer: Optimizer | torch.optim.Optimizer | None,
+        others: Mapping[str, Stateful],
+        loader: Stateful | None,
+    ) -> None:
+        parallel = model if isinstance(model, Parallel) else None
+        self._parts = parallel.parts if parallel is not None else [_plain(model)]  # type: ignore[arg-type]
+        self._scale = parallel.loss_scale if parallel is not None else None
+        self.plan = str(parallel.plan) if parallel is not None else ""
+        self.optimizer = optimizer.inner if isinstance(optimizer, Optimizer) else optimizer
+        self.is_ours = parallel is not None and isinstance(optimizer, Optimizer)
+        mine = session()
+        self._reader = (
+            Reader(number=parallel.data_rank, count=parallel.data_world)
+            if parallel is not None
+            else Reader(number=mine.rank, count=mine.world_size)
+        )
+        self._rank = mine.rank
+        self._others = dict(others)
+        self._loader = loader
+        for name, one in (*self._others.items(), ("loader", loader)):
+            if one is not None and not isinstance(one, Stateful):
+                raise InvalidInput(f"{name} is {type(one).__name__}, which has no state_dict and load_state_dict")
+
+    # ---- taking ----------------------------------------------------------------------------------------------------
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The live tensors themselves, by their names in a checkpoint."""
+        found = {MODEL + name: tensor for name, tensor in self._model().items()}
+        for name, state in self._optimizer_states().items():
+            for kind, value in state.items():
+                if isinstance(value, Tensor):
+                    found[f"{OPTIMIZER}{name}.{kind}"] = value
+        return found
+
+    def rest(self) -> bytes:
+        """Everything else of this rank."""
+        states = {
+            name: {kind: value for kind, value in state.items() if not isinstance(value, Tensor)}
+            for name, state in self._optimizer_states().items()
+        }
+        return pickle.dumps(
+            {
+                "options": self._options(),
+                "groups": self._groups(),
+                "states": {name: state for name, state in states.items() if state},
+                "scale": None if self._scale is None else (self._scale.value, self._scale.good_steps),
+                "others": {name: one.state_dict() for name, one in self._others.items()},
+                "reader": (self._reader.number, self._reader.count),
+                "loader": None if self._loader is None else self._loader.state_dict(),
+                "random": _random_state(),
+                "plan": self.plan,
+            }
+        )
+
+    def _model(self) -> dict[str, Tensor]:
+        found: dict[str, Tensor] = {}
+        for part in self._parts:
+            # Modules may add what is no tensor; that is theirs to restore.
+            found |= {n: value for n, value in part.state_dict(keep_vars=True).items() if isinstance(value, Tensor)}
+        return found
+
+    def _names(self) -> dict[int, str]:
+        """Of tied parameters the first name."""
+        names: dict[int, str] = {}
+        for name, tensor in self._model().items():
+            names.setdefault(id(tensor), name)
+        return names
+
+    def _optimizer_states(self) -> dict[str, dict[str, Any]]:
+        if self.optimizer is None:
+            return {}
+        names = self._names()
+        found = {}
+        for group in self.optimizer.param_groups:
+            for parameter in group["params"]:
+                if state := self.optimizer.state.get(parameter):
+                    found[_name_of(parameter, names)] = state
+        return found
+
+    def _options(self) -> dict[str, dict[str, Any]]:
+        """Of every parameter those of its group: groups themselves differ between plans."""
+        if self.optimizer is None:
+            return {}
+        names = self._names()
+        found = {}
+        for group in self.optimizer.param_groups:
+            options = {name: _on_host(value) for name, value in group.items() if name != "params"}
+            for parameter in group["params"]:
+                found[_name_of(parameter, names)] = options
+        return found
+
+    def _groups(self) -> dict[str, int]:
+        if self.optimizer is None:
+            return {}
+        names = self._names()
+        groups = enumerate(self.optimizer.param_groups)
+        return {_name_of(parameter, names): number for number, group in groups for parameter in group["params"]}
+
+    # ---- giving back -----------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def make_room(self, saved_names: set[str]) -> None:
+        """Have the optimizer make its state, which it does at its first step: one that changes nothing that stays."""
+        optimizer = self.optimizer
+        had_state = {n.removeprefix(OPTIMIZER).rpartition(".")[0] for n in saved_names if n.startswith(OPTIMIZER)}
+        if optimizer is None or optimizer.state or not had_state:
+            return
+        rates = [group["lr"] for group in optimizer.param_groups if "lr" in group]
+        names = self._names()
+        for group in optimizer.param_groups:
+            if "lr" in group:
+                group["lr"] = torch.zeros_like(group["lr"]) if isinstance(group["lr"], Tensor) else 0.0
+            for parameter in group["params"]:
+                if parameter.requires_grad and _name_of(parameter, names) in had_state:
+                    parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        for group, rate in zip((g for g in optimizer.param_groups if "lr" in g), rates, strict=True):
+            group["lr"] = rate
+
+    def give_back(self, blob_of: Callable[[int], Mapping[str, Any] | None], world_size: int) -> None:
+        """All but the tensors. `blob_of` a rank that saved: what its `rest` was."""
+        first = blob_of(0)
+        assert first is not None
+        blobs = self._give_options(first, (blob_of(rank) for rank in range(1, world_size)))
+        if self._scale is not None and first["scale"] is not None:
+            self._scale.value, self._scale.good_steps = first["scale"]
+        for name, one in self._others.items():
+            if name in first["others"]:
+                regroups = isinstance(one, torch.optim.lr_scheduler.LRScheduler)
+                one.load_state_dict(self._regrouped(name, one, blobs) if regroups else first["others"][name])
+        self._give_position(blob_of, world_size)
+        mine = blob_of(self._rank) if self._rank < world_size else None
+        if mine is not None and mine["plan"] == self.plan and world_size == session().world_size:
+            _set_random_state(mine["random"])
+
+    def _give_options(self, first: Mapping[str, Any], more: Iterator[Any]) -> list[Mapping[str, Any]]:
+        """The blobs that together know all parameters of this rank: with a pipeline, each rank saved its own."""
+        blobs = [first]
+        if self.optimizer is None:
+            return blobs
+        names = self._names()
+        options: dict[str, Any] = dict(first["options"])
+        states: dict[str, Any] = dict(first["states"])
+        while not set(self._groups()) <= set(options):
+            blob = next(more, None)
+            if blob is None:
+                break  # the optimizer has parameters that it had not when it was saved
+            blobs.append(blob)
+            options.update(blob["options"])
+            states.update(blob["states"])
+        for group in self.optimizer.param_groups:
+            known: dict[str, Any] = next(
+                (options[n] for p in group["params"] if (n := _name_of(p, names)) in options), {}
+            )
+            for name, value in known.items():
+                if isinstance(group.get(name), Tensor):
+                    group[name].copy_(value)
+                else:
+                    group[name] = value
+            for parameter in group["params"]:
+                self.optimizer.state[parameter].update(states.get(_name_of(parameter, names), {}))
+        return blobs
+
+    def _regrouped(self, name: str, scheduler: Stateful, blobs: list[Mapping[str, Any]]) -> dict[str, Any]:
+        """A schedule has lists with one value for each of the optimizer's groups, and another plan has other groups."""
+        state: dict[str, Any] = dict(blobs[0]["others"][name])
+        before = 1 + max(blobs[0]["groups"].values(), default=0)
+        first_of_group = {number: parameter for parameter, number in reversed(self._groups().items())}
+        if len(first_of_group) == before:
+            return state
+        for key, live in scheduler.state_dict().items():
+            saved = state.get(key)
+            if not (isinstance(live, list) and isinstance(saved, list)):
+                continue
+            if len(live) == len(first_of_group) and len(saved) == before:
+                known = ((blob, first_of_group[number]) for number in sorted(first_of_group) for blob in blobs)
+                state[key] = [blob["others"][name][key][blob["groups"][p]] for blob, p in known if p in blob["groups"]]
+        return state
+
+    def _give_position(self, blob_of: Callable[[int], Mapping[str, Any] | None], world_size: int) -> None:
+        if self._loader is None:
+            return
+        readers: dict[int, Any] = {}
+        count = 0
+        for rank in range(world_size):
+            blob = blob_of(rank)
+            assert blob is not None
+            number, count = blob["reader"]
+            readers.setdefault(number, blob["loader"])
+        states = [readers[number] for number in sorted(readers)]
+        if count == self._reader.count:
+            if states[self._reader.number] is not None:
+                self._loader.load_state_dict(states[self._reader.number])
+        elif hasattr(self._loader, "load_state_dicts"):
+            self._loader.load_state_dicts(states)  # it knows how to divide the rest anew
+        elif all(pickle.dumps(state) == pickle.dumps(states[0]) for state in states) and states[0] is not None:
+            self._loader.load_state_dict(states[0])
+        else:
+            session().alert(
+                "data-position",
+                f"the data was read by {count} readers and is now read by {self._reader.count}; "
+                f"{type(self._loader).__name__} has no load_state_dicts, so it starts from its beginning",
+            )
+
+
+def _plain(model: nn.Module) -> nn.Module:
+    if isinstance(model, DistributedDataParallel):
+        model = model.module
+    inner = getattr(model, "_orig_mod", None)  # torch.compile's
+    return inner if isinstance(inner, nn.Module) else model
+
+
+def _name_of(parameter: Tensor, names: Mapping[int, str]) -> str:
+    try:
+        return names[id(parameter)]
+    except KeyError:
+        raise InvalidInput(
+            f"the optimizer has a parameter of shape {tuple(parameter.shape)} that the model has not; "
+            "give checkpoints() the model and the optimizer that was made for it"
+        ) from None
+
+
+def _on_host(value: Any) -> Any:
+    return value.detach().cpu().clone() if isinstance(value, Tensor) else value
+
+
+def _random_state() -> dict[str, Any]:
+    numpy = sys.modules.get("numpy")
+    return {
+        "python": random.getstate(),
+        "numpy": numpy.random.get_state() if numpy is not None else None,
+        "torch": torch.get_rng_state().numpy().tobytes(),
+        "cuda": torch.cuda.get_rng_state().numpy().tobytes() if torch.cuda.is_available() else None,
+    }
+
+
+def _set_random_state(state: Mapping[str, Any]) -> None:
+    random.setstate(state["python"])
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and state["numpy"] is not None:
+        numpy.random.set_state(state["numpy"])
+    torch.set_rng_state(torch.frombuffer(bytearray(state["torch"]), dtype=torch.uint8))
+    if torch.cuda.is_available() and state["cuda"] is not None:
+        torch.cuda.set_rng_state(torch.frombuffer(bytearray(state["cuda"]), dtype=torch.uint8))

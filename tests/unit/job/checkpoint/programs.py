@@ -1,0 +1,94 @@
+"""A small training that keeps checkpoints, in as many processes as wanted, and what it prints."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[4]
+
+TRAINING = """
+import hashlib, json, os, random, sys
+import torch
+from torch.distributed.tensor import DTensor
+from tests.unit.job.parallel.models import batch, small_gpt
+from windlass import job
+
+folder, plan, total, every = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
+
+class Position:
+    taken = 0
+    def state_dict(self): return {"taken": self.taken}
+    def load_state_dict(self, state): self.taken = state["taken"]
+
+def fingerprint(tensors):
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        digest.update(name.encode() + whole.detach().numpy().tobytes())
+    return digest.hexdigest()
+
+def say(**what):
+    if job.rank == 0:
+        print(json.dumps(what), flush=True)
+
+parallel = job.parallelize(small_gpt(), plan)
+optimizer = job.optimizer(parallel, lr=1e-2)
+schedule = torch.optim.lr_scheduler.LambdaLR(optimizer.inner, lambda step: 1 / (1 + step))
+position = Position()
+every = int(every) if every.isdigit() else every
+with job.checkpoints(
+    model=parallel, optimizer=optimizer, scheduler=schedule, loader=position, every=every, folder=folder
+) as ckpt:
+    whole = parallel.plan.pipeline == 1
+    say(first=ckpt.first_step, taken=position.taken, state=fingerprint(ckpt._state.tensors()) if whole else "")
+    for step in ckpt.steps(total):
+        inputs, targets = batch(8, seed=position.taken)
+        position.taken += 1
+        each = 8 // parallel.data_world
+        mine = slice(parallel.data_rank * each, (parallel.data_rank + 1) * each)
+        loss = parallel.step(inputs[mine], targets[mine])
+        optimizer.step(); optimizer.zero_grad(); schedule.step()
+        say(step=step, loss=float(loss), random=[random.random(), float(torch.rand(1))],
+            lr=optimizer.param_groups[0]["lr"])
+    say(state=fingerprint(ckpt._state.tensors()) if whole else "")
+"""
+
+
+def start(folder: Path, plan: str, steps: int, *, count: int = 1, every: int | str = 2) -> list[subprocess.Popen[str]]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count), "OMP_NUM_THREADS": "1"}
+    return [
+        subprocess.Popen(
+            [sys.executable, "-c", TRAINING, str(folder), plan, str(steps), str(every)],
+            env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank), "WINDLASS_SEED": "7"},
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(count)
+    ]
+
+
+def finish(processes: list[subprocess.Popen[str]], *, code: int = 0, timeout_s: float = 150.0) -> list[dict[str, Any]]:
+    """What rank 0 printed, line by line; other text is under "text"."""
+    try:
+        outputs = [process.communicate(timeout=timeout_s)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert [process.returncode for process in processes] == [code] * len(processes), "\n".join(outputs)
+    return [json.loads(line) if line.startswith("{") else {"text": line} for line in outputs[0].splitlines()]
+
+
+def train(folder: Path, plan: str, steps: int, *, count: int = 1, every: int | str = 2) -> list[dict[str, Any]]:
+    return finish(start(folder, plan, steps, count=count, every=every))

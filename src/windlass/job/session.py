@@ -198,7 +198,8 @@ def _checked(name: str) -> str:
 
 def _value(name: str, value: Any) -> float:
     try:
-        return float(value)
+        item = getattr(value, "item", None)  # a tensor's own way: torch warns of float() where it has a gradient
+        return float(value if item is None else item())
     except OverflowError:
         return math.inf if value > 0 else -math.inf
     except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError: a tensor of several elements

@@ -113,6 +113,7 @@ class Controller:
     def activate(self) -> bool:
         """Become the active controller if there is none. Engines are opened only then: a standby touches nothing."""
         if not self._lease.acquire(self._db, may_release=partial(self._launches.settle, _SETTLE_WITHIN_S)):
+            self._launches.take_ended()  # what came of them is another's to find out
             return False
         if not self._engines:
             self._engines = self._open_engines(self.nudge)
@@ -199,7 +200,7 @@ class Controller:
             decisions = decide_attempt(run, attempt, seen, past, now=now, jitter=self._jitter.random())
             work.append(Work(run=run, attempt=attempt, seen=seen, decisions=decisions))
         self._record(work, now)
-        for item in work:
+        for item in sorted(work, key=_turn):
             for decision in item.decisions:
                 if isinstance(decision, LaunchAttempt):
                     self._launch(item.run, item.attempt, earlier.get(item.run.id, []))
@@ -378,6 +379,11 @@ class Controller:
         if self._lease.wants_beat():
             with self._db.write() as tx:
                 self._lease.beat(tx)
+
+
+def _turn(item: Work) -> tuple[float, int, float]:
+    """Those placed first come first, and of these the first of the queue."""
+    return item.attempt.created_at, -item.run.priority, item.run.queued_at
 
 
 def _blames_a_node(decision: Decision) -> bool:

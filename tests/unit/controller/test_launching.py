@@ -182,3 +182,39 @@ def test_shards_are_kept_while_their_runs_are_being_launched(stage: Stage) -> No
     assert first.held == {0, 1}
     first.acquire(stage.db, may_release=lambda: True)
     assert len(first.held) == 1
+
+
+def test_those_that_wait_for_a_thread_come_in_the_order_of_the_queue(stage: Stage) -> None:
+    """Also those that are begun by a later pass, which finds them among all that live."""
+    engine = GatedEngine(stage)
+    engine.launches_at_once = 2
+    stuck = stage.submit(resources={"cpus": 1})
+    gate = engine.shut(stuck)  # so that one thread is left, which begins one after the other
+    passes_until(stage, lambda: engine.begun != [])
+    run_ids = [stage.submit(resources={"cpus": 1}) for _ in range(14)]
+    urgent = stage.submit(resources={"cpus": 1}, priority="high")
+    passes_until(stage, lambda: {stage.state(run_id) for run_id in run_ids} == {"running"})
+    assert engine.begun == [f"{run_id}.1" for run_id in (stuck, urgent, *run_ids)]
+    gate.set()
+    passes_until(stage, lambda: stage.state(stuck) == "running")
+
+
+def test_what_came_of_a_launch_is_not_told_after_the_runs_were_anothers(stage: Stage) -> None:
+    """Meanwhile the other may have launched it, and then it must not end on record."""
+    engine = GatedEngine(stage)
+    engine.refusal = LaunchFailed("no interpreter 'pythn'")
+    run_id = stage.submit()
+    gate = engine.shut(run_id)
+    passes_until(stage, lambda: engine.begun != [])
+    futures = [item.future for item in stage.controller._launches._lanes["fake"].under_way.values()]
+    other = ShardLeases(monotonic=stage.clock.monotonic)
+    stage.controller._lease.give_up(stage.db)
+    assert other.acquire(stage.db)
+    gate.set()
+    assert not wait(futures, timeout=150).not_done
+    assert not stage.controller.activate()
+    engine.refusal = None
+    other.give_up(stage.db)
+    assert stage.controller.activate()
+    passes_until(stage, lambda: stage.state(run_id) != "starting")
+    assert stage.state(run_id) == "running"

@@ -55,5 +55,9 @@ def main() -> None:
         if error.hint:
             print(f"{paint('hint:', 'cyan')} {error.hint}", file=sys.stderr)
         sys.exit(exit_code_of(error))
+    except BrokenPipeError:
+        # Whoever read our output has enough. Nothing is left to flush at the end, which would fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)

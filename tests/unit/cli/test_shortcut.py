@@ -84,3 +84,16 @@ def test_the_short_way_loads_neither_parser_nor_models() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "\n"
+
+
+def test_a_reader_that_has_enough_is_no_error() -> None:
+    """As with the parser: `windlass run train.py | head -1`."""
+    script = "from windlass.cli import main; main._act = lambda words: print('line\\n' * 100_000); main.main()"
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"line\n"
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait(150) == 1

@@ -86,17 +86,20 @@ def test_folders_go_some_time_after_their_logs_were_archived(site: Site) -> None
 
 
 def test_what_is_not_archived_stays_for_ever(site: Site, caplog: pytest.LogCaptureFixture) -> None:
-    never, grown = site.run(), site.run()
+    never, grown, strange, gone = (site.run() for _ in range(4))
     site.server.kill()  # it would archive it again
     with site.db.write() as tx:
         tx.execute(update(attempts).where(attempts.c.run_id == never).values(archived_at=None))
     log = site.folder(grown) / "node-0" / layout.rank_log(0)
     with log.open("a") as file:
         file.write("what came later\n")
+    (site.folder(strange) / "node-of-mine").mkdir()
     site.clock.advance(1_000 * KEEP_S)
     site.sweep()
+    assert not site.folder(gone).exists()
     assert site.folder(never).exists()
     assert log.exists()
+    assert site.folder(strange).exists()
     told = f"the folder of attempt {grown}.1 stays: node-0/rank-0.log has more than the archive"
     assert told in [record.getMessage() for record in caplog.records]
 

@@ -86,7 +86,7 @@ class Retention:
             shutil.rmtree(folder)
         except FileNotFoundError:
             return  # somebody else is at it
-        except OSError as error:
+        except (OSError, ValueError) as error:  # among them folders that somebody else has put there
             self._keep(attempt_id, str(error))
 
     def _unarchived(self, folder: Path, attempt_id: str) -> str | None:

@@ -4,6 +4,7 @@ client takes, and most commands send one request and end. For servers that neith
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -69,7 +70,9 @@ def exchange(endpoint: Endpoint, request: Request) -> Reply:
     connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=_CONNECT_S)
     try:
         _connect(connection, request.patience_s)
-        connection.request(request.method, path, content, headers, encode_chunked=request.chunks is not None)
+        # A server that refuses a long body answers before its end, and hears no more of it.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            connection.request(request.method, path, content, headers, encode_chunked=request.chunks is not None)
         response = connection.getresponse()
         return Reply(status=response.status, content=response.read(), date=response.getheader("date"))
     except (OSError, http.client.HTTPException) as error:
@@ -82,5 +85,7 @@ def _connect(connection: http.client.HTTPConnection, patience_s: float) -> None:
     try:
         connection.connect()
     except OSError as error:
-        raise Lost(str(error) or type(error).__name__, nobody_listens=True) from error
+        # One that is only slow to take the connection may be there.
+        is_slow = isinstance(error, TimeoutError)
+        raise Lost(str(error) or type(error).__name__, nobody_listens=not is_slow) from error
     connection.sock.settimeout(patience_s)

@@ -182,7 +182,7 @@ class Transport:
         headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": last_id} if last_id else {})
         timeout = httpx.Timeout(silence_s, connect=5.0)
         with self._client().stream("GET", path, params=_present(query), headers=headers, timeout=timeout) as response:
-            if response.status_code >= 400:
+            if response.status_code >= 300:
                 raise_for_error(response.status_code, response.read())
             yield None
             for event in parse_events(split_lines(response.iter_bytes())):
@@ -219,16 +219,15 @@ def raise_for_error(status: int, content: bytes) -> None:
     """Turn an error body into the exception that the server raised."""
     import json
 
-    if status < 400:
+    if status < 300:
         return
     try:
         body = json.loads(content)
         code, message, hint = str(body["code"]), str(body["message"]), body.get("hint")
     except (ValueError, KeyError, TypeError, AttributeError):
         shown = content[:200].decode(errors="replace").strip()
-        raise WindlassError(
-            f"the server answered {status}: {shown or 'nothing'}", hint="is this a Windlass server?"
-        ) from None
+        hint = "is this a Windlass server?" if status >= 400 else "it has moved, perhaps to https: give its new address"
+        raise WindlassError(f"the server answered {status}: {shown or 'nothing'}", hint=hint) from None
     kind = _error_classes().get(code, WindlassError)
     if issubclass(kind, InvalidSpec):
         raise InvalidSpec([message], hint=hint)

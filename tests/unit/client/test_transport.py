@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -124,6 +125,33 @@ def test_error_bodies_become_the_errors_they_were(code: str, kind: type[errors.W
 def test_an_answer_that_is_not_ours(body: bytes) -> None:
     with pytest.raises(errors.WindlassError, match="the server answered 502"):
         raise_for_error(502, body)
+
+
+def test_a_server_that_has_moved(scripted: Scripted, transport: Transport) -> None:
+    """As when `http:` was written for one that speaks `https:` only."""
+    scripted.answers = [replies(308, "<html>Permanent Redirect</html>")]
+    with pytest.raises(errors.WindlassError, match="the server answered 308") as caught:
+        transport.get("/api/info")
+    assert "https" in (caught.value.hint or "")
+
+
+def test_a_refusal_that_comes_before_the_end_of_a_body_is_heard() -> None:
+    body = json.dumps({"code": "storage_full", "message": "no room left", "hint": None}).encode()
+
+    def refuse(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection, connection.makefile("rb") as request:
+            while request.readline().strip():
+                pass
+            connection.sendall(b"HTTP/1.1 507 Full\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=refuse, args=(listener,))
+        thread.start()
+        transport = Transport(lambda: Endpoint(url=f"http://127.0.0.1:{listener.getsockname()[1]}"))
+        with pytest.raises(errors.StorageFull, match="no room left"):
+            transport.send("/api/blobs", lambda: iter([bytes(1 << 20)] * 64))  # more than any buffer on the way holds
+        thread.join()
 
 
 def test_a_submission_is_repeated_with_its_key(scripted: Scripted, transport: Transport) -> None:

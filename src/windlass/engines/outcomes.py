@@ -30,13 +30,16 @@ def decide_rest(outcomes: Sequence[Mapping[str, Any] | None], states: Sequence[s
     failed = next((found for found in outcomes if found is not None and is_failure(found)), None)
     if failed is not None:
         return StopRest(kind=StopKind.CANCELLED, reason=f"stopped because another node failed: {failed['message']}")
-    done = [
-        state == "serving" if found is None else found["reason"] == ExitReason.COMPLETED
-        for found, state in zip(outcomes, states, strict=True)
-    ]
-    if all(done) and None in outcomes:
+    if None not in outcomes:
+        return None
+    left = [state for found, state in zip(outcomes, states, strict=True) if found is None]
+    if any(state != "serving" for state in left):
+        return None
+    # Those that serve would go on for ever: whom they serve has ended.
+    stopped = next((found for found in outcomes if found is not None and found["reason"] in _STOPPED), None)
+    if stopped is None:
         return StopRest(kind=StopKind.COMPLETED, reason="")
-    return None
+    return StopRest(kind=StopKind(stopped["reason"]), reason=f"stopped with another node: {stopped['message']}")
 
 
 def exit_of(outcomes: Sequence[Mapping[str, Any]]) -> Exit:

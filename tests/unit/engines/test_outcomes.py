@@ -44,5 +44,11 @@ def test_the_rest_stops_as_completed_when_it_only_serves() -> None:
     assert decide_rest([ended("completed"), None], ["running", "running"]) is None
     assert decide_rest([None, None], ["running", "serving"]) is None
     assert decide_rest([None, None], [None, "serving"]) is None
-    assert decide_rest([ended("preempted"), None], [None, "serving"]) is None
     assert decide_rest([ended("completed"), ended("completed")], [None, None]) is None
+
+
+def test_the_rest_stops_with_the_node_that_it_served() -> None:
+    """It was told to stop from outside, alone: nobody else would ever tell those that only serve."""
+    found = decide_rest([ended("preempted"), ended("completed"), None], [None, "running", "serving"])
+    assert found == StopRest(kind=StopKind.PREEMPTED, reason="stopped with another node: preempted of None")
+    assert decide_rest([ended("preempted"), None, None], [None, "running", "serving"]) is None

@@ -19,8 +19,9 @@ open("serves-" + os.environ["WINDLASS_ROLE_RANK"], "w").close()
 time.sleep(600)
 """
 WORKS = """
-import os, time
-while not os.path.exists("serves-0"):
+import json, os, time
+servers = len(json.loads(os.environ["TF_CONFIG"])["cluster"]["ps"])
+while not all(os.path.exists("serves-%d" % number) for number in range(servers)):  # and can be told to stop
     time.sleep(0.01)
 print(os.environ["WINDLASS_ROLE"], os.environ["WINDLASS_ROLE_RANK"], os.environ["RANK"], os.environ["TF_CONFIG"])
 """

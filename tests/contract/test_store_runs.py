@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import pytest
@@ -419,3 +419,20 @@ def test_events_can_be_read_from_where_one_was(service: RunService, database: Da
     assert service.events(run_id, after=first.next_after).next_after == first.next_after
     advance(database, run_id, EventKind.PLACED)
     assert [event.kind for event in service.events(run_id, after=first.next_after).events] == ["placed"]
+
+
+def test_surroundings_that_two_controllers_find_at_once_are_kept_once(database: Database) -> None:
+    found = [{"host": "a"}, {"host": "b"}]
+    with ThreadPoolExecutor(1) as threads:
+        with database.write() as tx:
+            digests = store.put_environments(tx, found)
+            other = threads.submit(put_environments, database, list(reversed(found)))
+            wait([other], timeout=0.2)  # it waits for this one to end
+        assert other.result(150) == list(reversed(digests))
+    with database.read() as tx:
+        assert store.load_environments(tx, digests) == dict(zip(digests, found, strict=True))
+
+
+def put_environments(db: Database, found: list[dict[str, str]]) -> list[str]:
+    with db.write() as tx:
+        return store.put_environments(tx, found)

@@ -17,6 +17,7 @@ from windlass.core.errors import Conflict
 from windlass.core.exits import Exit
 from windlass.core.ids import attempt_id, slot_of
 from windlass.core.resources import Placement
+from windlass.db.insertion import insert_missing
 from windlass.runs.bulk import in_parts, update_each
 from windlass.runs.records import (
     AttemptRecord,
@@ -358,9 +359,8 @@ def put_environments(tx: Connection, found: Sequence[Mapping[str, Any]]) -> list
     digests = [hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest() for data in found]
     wanted = dict(zip(digests, found, strict=True))
     known = load_environments(tx, wanted)
-    new = [{"digest": digest, "data": dict(data)} for digest, data in wanted.items() if digest not in known]
-    if new:
-        tx.execute(insert(environments), new)
+    new = [{"digest": digest, "data": dict(wanted[digest])} for digest in sorted(wanted.keys() - known.keys())]
+    insert_missing(tx, environments, new)  # another controller's runs may have the same
     return digests
 
 

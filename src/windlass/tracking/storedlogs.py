@@ -14,6 +14,7 @@ from sqlalchemy import ColumnElement, Connection, Table, and_, delete, func, ins
 from windlass.blobs.contract import Blobs
 from windlass.core.errors import Conflict, NotFound
 from windlass.db.database import Database
+from windlass.db.insertion import insert_missing
 from windlass.tracking.tables import log_chunks, log_files, log_watches
 
 SCHEME = "stored://"
@@ -181,21 +182,13 @@ class StoredLogs:
             for attempt_id in attempt_ids:
                 mine = log_watches.c.attempt_id == attempt_id
                 if not tx.execute(update(log_watches).where(mine).values(until=now + _WATCH_S)).rowcount:
-                    _insert_watch(tx, attempt_id, now + _WATCH_S)
+                    # Two followers may begin at once.
+                    insert_missing(tx, log_watches, [{"attempt_id": attempt_id, "until": now + _WATCH_S}])
 
 
 def is_watched(tx: Connection, attempt_id: str, *, now: float) -> bool:
     until = tx.execute(select(log_watches.c.until).where(log_watches.c.attempt_id == attempt_id)).scalar()
     return until is not None and until > now
-
-
-def _insert_watch(tx: Connection, attempt_id: str, until: float) -> None:
-    """Two followers may begin at once; one row is enough for both."""
-    if tx.dialect.name == "postgresql":
-        from sqlalchemy.dialects.postgresql import insert as insert_or_skip
-    else:
-        from sqlalchemy.dialects.sqlite import insert as insert_or_skip  # type: ignore[assignment]
-    tx.execute(insert_or_skip(log_watches).values(attempt_id=attempt_id, until=until).on_conflict_do_nothing())
 
 
 def _of(table: Table, place: LogPlace, name: str) -> ColumnElement[bool]:

@@ -17,6 +17,8 @@ from windlass.runs.sealing import Seal
 
 _MOST_KNOWN = 50_000
 
+Known = dict[store.NodeKey, tuple[int, NodeReport]]
+
 
 class DatabaseNodeBook:
     def __init__(self, db: Database, seal: Seal, clock: Clock) -> None:
@@ -24,7 +26,7 @@ class DatabaseNodeBook:
         self._seal = seal
         self._clock = clock
         self._tokens = NodeTokens(seal)
-        self._known: dict[store.NodeKey, tuple[int, NodeReport]] = {}  # spares reading; losing it costs time only
+        self._known: Known = {}  # spares reading; losing it costs time only
 
     def prepare(self, attempt_id: str, plans: Sequence[Mapping[str, Any]], secrets: Mapping[str, str]) -> None:
         sealed = self._seal.wrap(secrets)
@@ -39,33 +41,20 @@ class DatabaseNodeBook:
         found: dict[str, list[NodeReport]] = {}
         if not attempt_ids:
             return found
+        known = self._known  # threads that launch ask too, and one of them may begin another
         with self._db.read() as tx:
             versions = store.load_versions(tx, attempt_ids)
-            stale = [key for key, version in versions.items() if not self._knows(key, version.number)]
+            stale = [key for key, version in versions.items() if key not in known or known[key][0] != version.number]
             # What a node ran with is most of its report, and stays as it was told.
-            lacking = {key[0] for key in stale if self._environment(key) is None}
-            self._learn(store.load_reports(tx, {key[0] for key in stale} - lacking, with_environment=False))
-            self._learn(store.load_reports(tx, lacking, with_environment=True))
+            lacking = {key[0] for key in stale if _environment(known, key) is None}
+            _learn(known, store.load_reports(tx, {key[0] for key in stale} - lacking, with_environment=False))
+            _learn(known, store.load_reports(tx, lacking, with_environment=True))
         for key, version in versions.items():
-            report = replace(self._known[key][1], reported_at=version.reported_at)
+            report = replace(known[key][1], reported_at=version.reported_at)
             found.setdefault(key[0], []).append(report)
-        if len(self._known) > _MOST_KNOWN:
-            self._known.clear()
+        if len(known) > _MOST_KNOWN:
+            self._known = {}
         return found
-
-    def _learn(self, rows: Sequence[Row[Any]]) -> None:
-        for row in rows:
-            key = (row.attempt_id, row.node_rank)
-            environment = row._mapping.get("environment") or self._environment(key)
-            self._known[key] = (row.version, _report(row, environment))
-
-    def _environment(self, key: store.NodeKey) -> Mapping[str, Any] | None:
-        known = self._known.get(key)
-        return known[1].environment if known is not None else None
-
-    def _knows(self, key: store.NodeKey, version: int) -> bool:
-        known = self._known.get(key)
-        return known is not None and known[0] == version
 
     def wish_to_stop(self, attempt_id: str, *, grace_s: float, kind: StopKind, reason: str) -> None:
         wish = {"kind": kind.value, "reason": reason, "grace_s": grace_s}
@@ -78,6 +67,18 @@ class DatabaseNodeBook:
         rank = 0
         while self._known.pop((attempt_id, rank), None) is not None:
             rank += 1
+
+
+def _learn(known: Known, rows: Sequence[Row[Any]]) -> None:
+    for row in rows:
+        key = (row.attempt_id, row.node_rank)
+        environment = row._mapping.get("environment") or _environment(known, key)
+        known[key] = (row.version, _report(row, environment))
+
+
+def _environment(known: Known, key: store.NodeKey) -> Mapping[str, Any] | None:
+    found = known.get(key)
+    return found[1].environment if found is not None else None
 
 
 def _report(row: Row[Any], environment: Mapping[str, Any] | None) -> NodeReport:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from windlass.checkpoints.service import CheckpointService
 from windlass.core.errors import Conflict, Gone, NotFound, Unauthorized
 from windlass.db.database import Database
 from windlass.engines.contract import Notice, StopKind
+from windlass.nodes import book
 from windlass.nodes.book import DatabaseNodeBook
 from windlass.nodes.crowd import decide_pace
 from windlass.nodes.service import NodeService
@@ -312,3 +314,14 @@ def test_a_book_forgets_what_is_closed(meeting: Meeting) -> None:
     meeting.book.close(meeting.attempt)
     assert meeting.book._known == {}
     assert [report.node_rank for report in meeting.book.load([meeting.attempt])[meeting.attempt]] == [0, 1]
+
+
+def test_a_book_can_be_asked_by_several_threads(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many launches are under way at once, while it forgets what is too much to remember."""
+    monkeypatch.setattr(book, "_MOST_KNOWN", 0)
+
+    def ask(_number: int) -> int:
+        return len(meeting.book.load([meeting.attempt])[meeting.attempt])
+
+    with ThreadPoolExecutor(8) as threads:
+        assert set(threads.map(ask, range(200))) == {2}

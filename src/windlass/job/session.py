@@ -69,8 +69,9 @@ class Session:
         self.local_rank: int = _number(environ, "LOCAL_RANK", 0)
         self.attempt: int = _number(environ, "WINDLASS_ATTEMPT", 1)
         self.seed: int | None = _number(environ, "WINDLASS_SEED", None)
-        self.params = Params(_params(environ.get("WINDLASS_PARAMS", "")))
+        self.params = Params(_mapping("WINDLASS_PARAMS", environ.get("WINDLASS_PARAMS", "")))
         self._plan = environ.get("WINDLASS_PLAN", "").strip()
+        self._checkpoint = environ.get("WINDLASS_CHECKPOINT", "")
         self._model_dir = environ.get("SM_MODEL_DIR")
         self._last: dict[str, float] = {}
         self._names: set[str] = set()
@@ -86,6 +87,12 @@ class Session:
     def plan(self) -> Plan | str:
         """How the run wants its model spread: a plan, or "auto"; without one, data parallel over all processes."""
         return AUTO if self._plan == AUTO else parse_plan(self._plan)
+
+    @property
+    def wanted_checkpoints(self) -> Mapping[str, Any]:
+        """The spec's `checkpoint`: `every` ("10m", or a number of steps), `keep`, `keep_every`, `best`, `best_is`. What
+        the spec does not say is not in it."""
+        return _mapping("WINDLASS_CHECKPOINT", self._checkpoint)
 
     @property
     def output_dir(self) -> Path:
@@ -172,15 +179,15 @@ def _number(environ: Mapping[str, str], name: str, default: Any) -> Any:
         raise ValueError(f"environment variable {name} is {text!r}, but must be a whole number") from None
 
 
-def _params(text: str) -> Mapping[str, Any]:
+def _mapping(variable: str, text: str) -> Mapping[str, Any]:
     if not text.strip():
         return {}
     try:
         values = json.loads(text)
     except json.JSONDecodeError as error:
-        raise ValueError(f"WINDLASS_PARAMS is not JSON: {error}") from None
+        raise ValueError(f"{variable} is not JSON: {error}") from None
     if not isinstance(values, dict):
-        raise ValueError(f"WINDLASS_PARAMS must be a JSON object, not {type(values).__name__}")
+        raise ValueError(f"{variable} must be a JSON object, not {type(values).__name__}")
     return values
 
 

@@ -107,3 +107,11 @@ def test_what_programs_say_is_cut_to_what_can_be_kept() -> None:
     assert isinstance(note, Saved)
     assert (len(note.plan), len(note.reason), len(note.metrics)) == (2_000, 32, 199)
     assert "a\ufffd" in note.metrics
+
+
+def test_a_job_knows_what_the_spec_wants_of_checkpoints() -> None:
+    assert Session({}).wanted_checkpoints == {}
+    wanted = Session({"WINDLASS_CHECKPOINT": '{"every":"10m","keep":5}'}).wanted_checkpoints
+    assert wanted == {"every": "10m", "keep": 5}
+    with pytest.raises(ValueError, match="WINDLASS_CHECKPOINT must be a JSON object, not list"):
+        _ = Session({"WINDLASS_CHECKPOINT": "[]"}).wanted_checkpoints

@@ -38,6 +38,7 @@ from windlass.job.session import session
 FOLDER = "WINDLASS_CHECKPOINT_DIR"
 STOPPED = 128 + signal.SIGTERM  # as a shell says of a process that ended because of it
 _EXCHANGE_EVERY_S = 0.05
+_MOST_CALLS = 8  # between two exchanges: the next steps may be longer than the last
 _PATIENCE_S = 30.0  # when the block is left by an exception: for the part of a save that is being written
 
 
@@ -175,6 +176,6 @@ class Checkpoints:
             mine = [int(self._warned), 0, 0]
             if self._peers.rank == 0:
                 mine[1] = int(due and not by_clock)
-                mine[2] = max(1, min(1000, int(_EXCHANGE_EVERY_S / per_call_s)))
+                mine[2] = max(1, min(_MOST_CALLS, int(_EXCHANGE_EVERY_S / per_call_s)))
             self._exchange = None if warned else self._peers.begin_largest(mine)
         return warned, by_clock if self._interval.steps is None else due

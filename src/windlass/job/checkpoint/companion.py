@@ -41,6 +41,10 @@ class Companion:
         self._answers = b""
         self.is_busy = False
 
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
     def give_arena(self, arena: Arena, metadata: bytes) -> None:
         message = {"what": "arena", "metadata_bytes": len(metadata)}
         try:

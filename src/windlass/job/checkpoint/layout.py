@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import CURRENT_DCP_VERSION, _StorageInfo
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, StorageMeta
-from torch.distributed.checkpoint.planner import SavePlan
+from torch.distributed.checkpoint.planner import SavePlan, WriteItem
 from torch.distributed.checkpoint.utils import find_state_dict_object
 from torch.distributed.tensor import DTensor
 
@@ -28,8 +28,9 @@ from windlass.job.checkpoint.peers import Peers
 from windlass.job.checkpoint.records import Record, record_of
 
 _ALIGNMENT = 64
-# Files of about this size are hashed and written by several threads at once.
-_FILE_BYTES = 256 << 20
+# So many files per rank, that several threads can hash and write them at once, unless they would be small or huge.
+_FILES = 8
+_LEAST_FILE_BYTES, _MOST_FILE_BYTES = 16 << 20, 1 << 30
 
 State = Mapping[str, Tensor]
 
@@ -105,12 +106,12 @@ def build_layout(state: State, peers: Peers) -> Layout:
 def _arrange(plan: SavePlan, rank: int) -> tuple[tuple[Place, ...], tuple[FileImage, ...]]:
     places: list[Place] = []
     files: list[FileImage] = []
+    records = [_record(item) for item in plan.items]
+    most = sum(record.size_bytes for record in records) // _FILES
+    most = min(max(most, _LEAST_FILE_BYTES), _MOST_FILE_BYTES)
     start = at = 0  # of the current file in the arena; in the current file
-    for item in plan.items:
-        data = item.tensor_data
-        assert data is not None, f"{item.index.fqn} is no tensor"
-        record = record_of(tuple(data.chunk.sizes), data.properties.dtype)
-        if at and at + record.size_bytes > _FILE_BYTES:
+    for item, record in zip(plan.items, records, strict=True):
+        if at and at + record.size_bytes > most:
             files.append(FileImage(name=_file_name(rank, len(files)), start=start, size_bytes=_up(at, BLOCK)))
             start, at = start + files[-1].size_bytes, 0
         places.append(
@@ -126,6 +127,12 @@ def _arrange(plan: SavePlan, rank: int) -> tuple[tuple[Place, ...], tuple[FileIm
     if at:
         files.append(FileImage(name=_file_name(rank, len(files)), start=start, size_bytes=_up(at, BLOCK)))
     return tuple(places), tuple(files)
+
+
+def _record(item: WriteItem) -> Record:
+    data = item.tensor_data
+    assert data is not None, f"{item.index.fqn} is no tensor"
+    return record_of(tuple(data.chunk.sizes), data.properties.dtype)
 
 
 def _file_name(rank: int, number: int) -> str:

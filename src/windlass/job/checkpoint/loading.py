@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import mmap
 import pickle
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -38,8 +39,10 @@ class Contents:
         }
 
     @property
-    def names(self) -> set[str]:
-        return set(self.metadata.state_dict_metadata)
+    def shapes(self) -> dict[str, tuple[torch.Size, torch.dtype]]:
+        """Of every tensor, as a whole."""
+        saved = self.metadata.state_dict_metadata
+        return {n: (s.size, s.properties.dtype) for n, s in saved.items() if isinstance(s, TensorStorageMetadata)}
 
     def blob(self, rank: int) -> Mapping[str, Any] | None:
         """What `TrainingState.rest` was on that rank."""
@@ -90,7 +93,9 @@ class Contents:
     def _file(self, name: str) -> Tensor:
         if name not in self._files:
             with (self.path / name).open("rb") as file:
-                # Private, so that torch may have it as memory that can be written; nobody does.
-                mapped = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
-            self._files[name] = torch.frombuffer(mapped, dtype=torch.uint8)
+                # Populated: a fault for every page would cost more than the copy.
+                mapped = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE, prot=mmap.PROT_READ)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of memory that cannot be written; nobody does
+                self._files[name] = torch.frombuffer(mapped, dtype=torch.uint8)
         return self._files[name]

@@ -27,7 +27,7 @@ def restore_newest(folder: Path, state: TrainingState, peers: Peers) -> Saved | 
     if saved is None:
         return None
     contents = Contents(saved.path)
-    state.make_room(contents.names)
+    state.make_room(contents.shapes)
     contents.read_tensors(state.tensors())
     state.give_back(contents.blob, saved.manifest.world_size)
     return saved
@@ -63,7 +63,7 @@ def _problem(saved: Saved, peers: Peers) -> str | None:
     files = saved.manifest.files[peers.rank :: peers.world_size]
     try:
         check_sizes(saved)
-        check_hashes(saved, files, threads=max(1, min(4, (os.cpu_count() or 1) // 2)))
+        check_hashes(saved, files, threads=min(8, os.cpu_count() or 1))
     except Damaged as damage:
         return str(damage)
     return None

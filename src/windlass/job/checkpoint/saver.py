@@ -56,7 +56,9 @@ class Saver:
         self._disk = disk
         self._memory: mmap.mmap | None = None
         self._metadata = b""
-        self._threads = ThreadPoolExecutor(max(1, min(_MOST_THREADS, (os.cpu_count() or 2) // 2)))
+        self._threads = ThreadPoolExecutor(
+            max(2, min(_MOST_THREADS, (os.cpu_count() or 2) // 2))
+        )  # one hashes, one writes
 
     def use_arena(self, fd: int, metadata: bytes) -> None:
         self._memory = mmap.mmap(fd, 0, prot=mmap.PROT_READ)
@@ -89,7 +91,7 @@ class Saver:
                 future.exception()  # none of them may go on after we have given up
         self._disk.sync_dir(saving)
         part = {"save_id": order.save_id, "files": [asdict(file) for file in files]}
-        self._disk.write_file(saving / _part_name(order.rank), json.dumps(part).encode())
+        self._disk.write_file(saving / part_name(order.rank), json.dumps(part).encode())
         return files
 
     def _write_image(self, saving: Path, name: str, start: int, size: int) -> PartFile:
@@ -129,7 +131,7 @@ class Saver:
             metrics=order.metrics,
         )
         for rank in range(order.world_size):
-            self._disk.remove(saving / _part_name(rank))
+            self._disk.remove(saving / part_name(rank))
         self._disk.write_file(saving / MANIFEST, render_manifest(manifest).encode())
         self._disk.sync_dir(saving)
         self._show(saving, Path(order.folder) / folder_name(order.step))
@@ -146,7 +148,7 @@ class Saver:
         self._disk.sync_dir(final.parent)
 
     def _await_part(self, saving: Path, rank: int) -> list[PartFile]:
-        path = saving / _part_name(rank)
+        path = saving / part_name(rank)
         deadline = time.monotonic() + _PATIENCE_S
         while True:
             try:
@@ -182,12 +184,12 @@ class Saver:
             for name, _, _ in order.files:
                 self._disk.remove(saving / name)
             if saving.exists():
-                self._disk.write_file(saving / _part_name(order.rank), json.dumps({"error": str(error)}).encode())
+                self._disk.write_file(saving / part_name(order.rank), json.dumps({"error": str(error)}).encode())
         except OSError:
             pass  # it is garbage, and will be collected as such
 
 
-def _part_name(rank: int) -> str:
+def part_name(rank: int) -> str:
     return f".part-{rank}.json"
 
 

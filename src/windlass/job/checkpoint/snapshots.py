@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import secrets
 import time
 from pathlib import Path
@@ -12,10 +14,12 @@ from torch import Tensor
 
 from windlass.core.manifest import SaveReason
 from windlass.job.checkpoint.arena import Arena
-from windlass.job.checkpoint.companion import Companion
+from windlass.job.checkpoint.companion import Companion, SaverGone
+from windlass.job.checkpoint.disk import Disk
+from windlass.job.checkpoint.folder import saving_name
 from windlass.job.checkpoint.layout import Layout, as_tensor, build_layout, pages_of, signature_of
 from windlass.job.checkpoint.peers import Peers
-from windlass.job.checkpoint.saver import Order
+from windlass.job.checkpoint.saver import Order, part_name
 from windlass.job.checkpoint.state import RANK, TrainingState
 from windlass.job.session import session
 
@@ -32,6 +36,7 @@ class Snapshots:
         self._layout: Layout | None = None
         self._arena: Arena | None = None
         self._blob_bytes = 0
+        self._given: Order | None = None  # the last order
         self.has_failed = False  # the last one that was begun, as far as this rank knows
 
     def begin(self, step: int, reason: SaveReason, metrics: dict[str, float]) -> bool:
@@ -41,6 +46,8 @@ class Snapshots:
         """
         began = time.monotonic()
         assert self._companion is not None
+        if not self._companion.is_busy and not self._companion.is_alive:
+            self._replace_companion("the saver process has ended")
         tensors = self._tensors()
         fits = self._layout is not None and self._layout.signature == signature_of(tensors)
         busy, changed = self._peers.largest([int(self._companion.is_busy), int(not fits)])
@@ -55,31 +62,55 @@ class Snapshots:
         assert self._layout is not None
         assert self._arena is not None
         self._copy(self._layout.pairs(tensors, self._arena))
-        self._companion.give_order(self._order(step, reason, metrics))
+        self._given = self._order(step, reason, metrics)
         self.has_failed = False
+        try:
+            self._companion.give_order(self._given)
+        except SaverGone as gone:
+            self._replace_companion(str(gone))
         if session().is_main:
             session().log(step, None, {"checkpoint_stall_s": time.monotonic() - began})
         return True
 
     def look(self) -> None:
         """Hear how the last save went, if it is over."""
-        if self._companion is not None and self._companion.is_busy:
-            self._tell(self._companion.answer())
+        self._hear(wait_s=0.0)
 
     def wait(self) -> None:
-        if self._companion is not None and self._companion.is_busy:
-            self._tell(self._companion.answer(wait_s=None))
+        self._hear(wait_s=None)
 
     def close(self, *, wait_s: float | None) -> None:
         if self._companion is not None:
-            if self._companion.is_busy:
-                self._tell(self._companion.answer(wait_s))
+            self._hear(wait_s)
             self._companion.close(wait_s=wait_s)
             self._companion = None
         if self._arena is not None:
             self._arena.close()
             self._arena = None
             self._layout = None
+
+    def _hear(self, wait_s: float | None) -> None:
+        if self._companion is not None and self._companion.is_busy:
+            try:
+                self._tell(self._companion.answer(wait_s))
+            except SaverGone as gone:
+                self._replace_companion(str(gone))
+
+    def _replace_companion(self, why: str) -> None:
+        """A saver that was killed (for its memory, say) costs a checkpoint, not the training."""
+        assert self._companion is not None
+        self.has_failed = True
+        session().alert("checkpoint-failed", f"nothing was saved: {why}; another one is started")
+        self._companion.close(wait_s=0.0)
+        self._companion = Companion()
+        self._layout = None  # the new one has no arena yet
+        if self._given is not None:
+            saving = self._folder / saving_name(self._given.step, self._given.save_id)
+            if self._given.rank and saving.exists():
+                # The first rank's saver would wait for our part.
+                content = json.dumps({"error": why}).encode()
+                with contextlib.suppress(OSError):
+                    Disk().write_file(saving / part_name(self._given.rank), content)
 
     def _tensors(self) -> dict[str, Tensor]:
         """With what is no tensor as one more, of a size that stays."""

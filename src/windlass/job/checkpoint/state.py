@@ -16,6 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from windlass.core.errors import InvalidInput
@@ -148,24 +149,25 @@ class TrainingState:
     # ---- giving back -----------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def make_room(self, saved_names: set[str]) -> None:
-        """Have the optimizer make its state, which it does at its first step: one that changes nothing that stays."""
+    def make_room(self, saved: Mapping[str, tuple[torch.Size, torch.dtype]]) -> None:
+        """Give a new optimizer the tensors of its state, which it would else make at its first step; not their values.
+
+        `saved`: shape and type of every tensor in the checkpoint.
+        """
         optimizer = self.optimizer
-        had_state = {n.removeprefix(OPTIMIZER).rpartition(".")[0] for n in saved_names if n.startswith(OPTIMIZER)}
-        if optimizer is None or optimizer.state or not had_state:
+        if optimizer is None or optimizer.state:
             return
-        rates = [group["lr"] for group in optimizer.param_groups if "lr" in group]
+        kinds: dict[str, dict[str, tuple[torch.Size, torch.dtype]]] = {}
+        for name, what in saved.items():
+            if name.startswith(OPTIMIZER):
+                parameter_name, _, kind = name.removeprefix(OPTIMIZER).rpartition(".")
+                kinds.setdefault(parameter_name, {})[kind] = what
         names = self._names()
         for group in optimizer.param_groups:
-            if "lr" in group:
-                group["lr"] = torch.zeros_like(group["lr"]) if isinstance(group["lr"], Tensor) else 0.0
             for parameter in group["params"]:
-                if parameter.requires_grad and _name_of(parameter, names) in had_state:
-                    parameter.grad = torch.zeros_like(parameter)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        for group, rate in zip((g for g in optimizer.param_groups if "lr" in g), rates, strict=True):
-            group["lr"] = rate
+                for kind, (shape, dtype) in kinds.get(_name_of(parameter, names), {}).items():
+                    optimizer.state[parameter][kind] = _room(parameter, kind, shape, dtype, group)
+                    parameter.__dict__.pop(kind, None)  # what an optimizer takes from its parameter at its first step
 
     def give_back(self, blob_of: Callable[[int], Mapping[str, Any] | None], world_size: int) -> None:
         """All but the tensors. `blob_of` a rank that saved: what its `rest` was."""
@@ -258,6 +260,19 @@ def _plain(model: nn.Module) -> nn.Module:
         model = model.module
     inner = getattr(model, "_orig_mod", None)  # torch.compile's
     return inner if isinstance(inner, nn.Module) else model
+
+
+def _room(parameter: Tensor, kind: str, shape: torch.Size, dtype: torch.dtype, group: Mapping[str, Any]) -> Tensor:
+    if tuple(shape) == tuple(parameter.shape):
+        return torch.empty_like(parameter, dtype=dtype)  # divided over the ranks as the parameter is
+    if isinstance(parameter, DTensor) and shape.numel() > 1:
+        raise InvalidInput(
+            f"the optimizer's {kind!r} has the shape {tuple(shape)} for a parameter of {tuple(parameter.shape)}, and "
+            "how that is divided over ranks is not known; make a step with the optimizer before loading"
+        )
+    counts_on_device = group.get("fused") or group.get("capturable")
+    device = parameter.device if shape.numel() > 1 or counts_on_device else "cpu"
+    return torch.empty(shape, dtype=dtype, device=device)
 
 
 def _name_of(parameter: Tensor, names: Mapping[int, str]) -> str:

@@ -1,0 +1,140 @@
+"""Checkpoints in one process: what is saved and given back, when, and what happens when the saver is killed."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from windlass.core.errors import InvalidInput  # noqa: E402
+from windlass.core.manifest import SaveReason  # noqa: E402
+from windlass.job.checkpoint.checkpoints import STOPPED, Checkpoints, checkpoints  # noqa: E402
+from windlass.job.checkpoint.folder import list_saved  # noqa: E402
+from windlass.job.checkpoint.interval import Interval  # noqa: E402
+from windlass.job.checkpoint.retention import Keep  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+class Small(nn.Module):
+    """With a buffer, types of several kinds, and a tensor that is not contiguous."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        draw = torch.Generator().manual_seed(seed)
+        self.weight = nn.Parameter(torch.randn(7, 3, generator=draw).t())
+        self.narrow = nn.Parameter(torch.randn(5, generator=draw).bfloat16())
+        self.register_buffer("count", torch.tensor(seed))
+        self.register_buffer("nothing", torch.empty(0, 4))
+
+    def loss(self) -> Any:
+        self.count += 1
+        return self.weight.square().sum() + self.narrow.float().square().sum()
+
+
+def trained(ckpt: Checkpoints, model: Small, optimizer: torch.optim.Optimizer, total: int) -> None:
+    for _ in ckpt.steps(total):
+        optimizer.zero_grad()
+        model.loss().backward()
+        optimizer.step()
+
+
+def made(seed: int, kind: Any = torch.optim.AdamW) -> tuple[Small, torch.optim.Optimizer]:
+    model = Small(seed)
+    return model, kind(model.parameters(), lr=0.1 * (seed + 1))
+
+
+@pytest.mark.parametrize(
+    "kind", [torch.optim.AdamW, torch.optim.Adagrad, lambda p, lr: torch.optim.SGD(p, lr=lr, momentum=0.9)]
+)
+def test_everything_comes_back_bit_for_bit(kind: Any, tmp_path: Path) -> None:
+    model, optimizer = made(0, kind)
+    with checkpoints(model=model, optimizer=optimizer, every=100, folder=tmp_path) as ckpt:
+        assert (ckpt.first_step, ckpt.resumed_from) == (0, None)
+        trained(ckpt, model, optimizer, 3)
+    drawn = (random.random(), torch.rand(2).tolist())
+    other, fresh = made(1, kind)
+    with checkpoints(model=other, optimizer=fresh, every=100, folder=tmp_path) as ckpt:
+        assert ckpt.first_step == 3
+        assert (random.random(), torch.rand(2).tolist()) == drawn
+        for name, tensor in model.state_dict().items():
+            assert torch.equal(tensor, other.state_dict()[name]), name
+        assert fresh.param_groups[0]["lr"] == 0.1
+        trained(ckpt, other, fresh, 5)
+    for _ in range(2):
+        optimizer.zero_grad()
+        model.loss().backward()
+        optimizer.step()
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, other.state_dict()[name]), name
+
+
+def test_steps_metrics_and_retention(tmp_path: Path) -> None:
+    model, optimizer = made(0)
+    keep = Keep(last=1, best="loss")
+    with checkpoints(model=model, optimizer=optimizer, every=2, keep=keep, folder=tmp_path) as ckpt:
+        for step, loss in enumerate([5.0, 1.0, 5.0, 5.0, 5.0, 4.0, 4.0], start=1):
+            ckpt._snapshots.wait()  # none is left out
+            ckpt.step(step, loss=loss)
+        ckpt.save()
+        ckpt.save()  # the same step: it is there
+    found = [
+        (saved.manifest.step, saved.manifest.reason, saved.manifest.metrics["loss"]) for saved in list_saved(tmp_path)
+    ]
+    assert found == [(7, SaveReason.ASKED, 4.0), (2, SaveReason.INTERVAL, 1.0)]
+
+
+def test_a_warning_saves_and_stops(tmp_path: Path) -> None:
+    model, optimizer = made(0)
+    before = signal.getsignal(signal.SIGTERM)
+    with checkpoints(model=model, optimizer=optimizer, every="1h", folder=tmp_path) as ckpt:
+        ckpt.step(1)
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(SystemExit) as stop:
+            ckpt.step(2)
+    assert stop.value.code == STOPPED == 143
+    assert [saved.manifest.step for saved in list_saved(tmp_path)] == [2]
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_killed_saver_costs_no_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, optimizer = made(0)
+    with checkpoints(model=model, optimizer=optimizer, every=1, folder=tmp_path) as ckpt:
+        ckpt.step(1)
+        ckpt._snapshots.wait()
+        companion = ckpt._snapshots._companion
+        assert companion is not None
+        companion._process.kill()
+        companion._process.wait()
+        ckpt.step(2)
+        ckpt._snapshots.wait()
+    assert list_saved(tmp_path)[0].manifest.step == 2
+    assert "checkpoint-failed" in capsys.readouterr().err
+
+
+def test_another_model_is_refused_by_name(tmp_path: Path) -> None:
+    model, optimizer = made(0)
+    with checkpoints(model=model, optimizer=optimizer, folder=tmp_path) as ckpt:
+        ckpt.step(1)
+    other = nn.Linear(2, 2)
+    with pytest.raises(InvalidInput, match=r"has no tensor 'model.bias'|has 'model.weight' with the shape"):
+        checkpoints(model=other, folder=tmp_path).__enter__()
+    stranger = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
+    with pytest.raises(InvalidInput, match="a parameter of shape"):
+        checkpoints(model=nn.Linear(2, 2), optimizer=stranger, folder=tmp_path / "new")._state.rest()
+
+
+def test_intervals() -> None:
+    assert [step for step in range(1, 7) if Interval(3).is_due(step, since_last_s=0)] == [3, 6]
+    assert Interval("10m").is_due(1, since_last_s=600)
+    assert not Interval("10m").is_due(1, since_last_s=599)
+    with pytest.raises(InvalidInput, match="every is 0"):
+        Interval(0)

@@ -145,6 +145,21 @@ def test_a_later_attempt_tells_of_what_it_finds_and_nothing_is_there_twice(
     ]
 
 
+def test_what_a_later_attempt_does_not_find_is_gone(
+    catalogue: CheckpointService, database: Database, run_id: str, spool: Path, tmp_path: Path
+) -> None:
+    session = job(run_id, spool)
+    for step in (1, 2, 3):
+        session.checkpoint(*save(tmp_path / "c", run_id, step))
+    session.checkpoints_there(tmp_path / "c", [tmp_path / "c" / folder_name(2)])
+    session.checkpoint(*save(tmp_path / "c", run_id, 4))
+    collect(database, run_id, spool)
+    assert steps(catalogue, run_id) == [4, 2]
+    session.checkpoints_there(tmp_path / "c", [])
+    collect(database, run_id, spool)
+    assert steps(catalogue, run_id) == []
+
+
 def test_the_best_is_by_the_spec(
     catalogue: CheckpointService, service: RunService, database: Database, spool: Path, tmp_path: Path
 ) -> None:

@@ -48,6 +48,37 @@ save(20, 2.0)
 while job.params.get("forever") and not (root / "stop").exists():
     time.sleep(0.05)
 """
+# Saves with the library, on two processes; dies once.
+LIBRARY = """
+import os, signal
+from pathlib import Path
+import torch
+from windlass import job
+from windlass.job.announcing import Announcer
+from windlass.job.session import session
+
+torch.distributed.init_process_group("gloo")
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.AdamW(model.parameters())
+announcer = Announcer(Path(os.environ["WINDLASS_CHECKPOINT_DIR"]))
+with job.checkpoints(model=model, optimizer=optimizer, every=2, keep=2) as saving:
+    if session().is_main:
+        announcer.look()
+    print("goes on from", saving.first_step, flush=True)
+    for step in saving.steps(7):
+        model(torch.randn(4, 8)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if session().attempt == 1 and step == 4:
+            saving.save()
+            if session().is_main:
+                announcer.look()
+            torch.distributed.barrier()
+            os.kill(os.getpid(), signal.SIGKILL)
+if session().is_main:
+    announcer.look()
+torch.distributed.destroy_process_group()
+"""
 SPEC = {
     "name": "saver",
     "script": "train.py",
@@ -149,4 +180,20 @@ def test_a_run_that_is_not_over_keeps_what_it_would_go_on_from(cli: Cli, home: P
     cli("cancel", run, "--grace", "0s")
     wrong = cli("checkpoints", "show", run, "7", expect=2)
     assert "the run has no checkpoint '7'" in wrong.stderr
-    assert "write a step (20, 10), an id, `newest` or `best`" in wrong.stderr
+    assert "write a step (20), an id, `newest` or `best`" in wrong.stderr
+
+
+@pytest.mark.torch
+@pytest.mark.timeout(600)
+def test_what_the_library_saves_verifies(cli: Cli, home: Path) -> None:
+    (cli.folder / "train.py").write_text(LIBRARY)
+    (cli.folder / "spec.yaml").write_text(json.dumps({**SPEC, "nproc": 2}))
+    said = cli("submit", "spec.yaml", "-f").stdout
+    assert "goes on from 4" in said, said
+    run = cli.json("ps", "-a", "-n", "1")[0]["id"]
+    listed = cli.json("checkpoints", "ls", run, "-a")["checkpoints"]
+    there = sorted(path.name for path in (home / "runs" / run / "checkpoints").iterdir() if path.name[0] != ".")
+    assert sorted(folder_name(c["step"]) for c in listed if c["state"] == "available") == there
+    assert all(c["world_size"] == 2 for c in listed)
+    newest = cli.json("checkpoints", "verify", run)[0]
+    assert (newest["finding"], newest["checkpoint"]["step"], newest["checkpoint"]["reason"]) == ("good", 7, "final")

@@ -25,9 +25,10 @@ def rank_log(rank: int) -> str:
 
 
 def metrics_spool(rank: int) -> str:
-    """What a rank logged, one JSON object a line: a point, {"t": time, "s": step?, "n": total steps?, "m": {...}},
-    an alert, {"t": time, "s": step?, "a": {"kind": ..., "message": ...}}, or a note of a checkpoint, {"t": time, "s":
-    step?, "c": {"folder": ..., ...} or {"removed": folder} or {"corrupt": folder, "why": ...}}."""
+    """What a rank logged, one JSON object a line: a point, {"t": time, "s": step?, "n": total steps?, "m": {...}}; an
+    alert, {"t": time, "s": step?, "a": {"kind": ..., "message": ...}}; or a note of checkpoints, {"t": time, "s":
+    step?, "c": ...} with {"folder": ..., ...}, {"removed": folder}, {"corrupt": folder, "why": ...} or {"root": folder,
+    "there": [folder, ...]}."""
     return "metrics-%d.jsonl" % rank
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from windlass.checkpoints.types import CheckpointRecord, CheckpointState, checkpoint_id
 from windlass.core.quantities import format_size
-from windlass.tracking.saves import FoundCorrupt, Removed, Saved, SaveNote
+from windlass.tracking.saves import FoundCorrupt, Listed, Removed, Saved, SaveNote
 
 _MOST_STORIES = 100  # of one process in one read; the catalogue has them all
 
@@ -45,6 +46,8 @@ class _Catalogue:
             self._save(note)
         elif isinstance(note, Removed):
             self._clear(note.folder, "removed by the run")
+        elif isinstance(note, Listed):
+            self._compare(note)
         else:
             self._spoil(note)
 
@@ -87,6 +90,11 @@ class _Catalogue:
         for id in self._there.pop(folder, ()):
             self.now[id] = replace(self.now[id], state=CheckpointState.DELETED, detail=why)
 
+    def _compare(self, note: Listed) -> None:
+        for folder in [folder for folder in self._there if posixpath.dirname(folder) == note.root]:
+            if folder not in note.folders:
+                self._clear(folder, f"not there any more when attempt {self.attempt} began")
+
     def _spoil(self, note: FoundCorrupt) -> None:
         for id in self._there.get(note.folder, ()):
             record = self.now[id]
@@ -100,8 +108,8 @@ class _Catalogue:
 def decide_changes(
     run_id: str, attempt: int, known: Sequence[CheckpointRecord], notes: Sequence[SaveNote]
 ) -> CatalogueChanges:
-    """`known`: the run's checkpoints at the places that the notes speak of. A removal of what is not known changes
-    nothing: it was saved by somebody who told nobody."""
+    """`known`: the run's checkpoints at the places that the notes speak of; if one is a list, all good ones too. A
+    removal of what is not known changes nothing: it was saved by somebody who told nobody."""
     before = {record.id: record for record in known}
     catalogue = _Catalogue(run_id, attempt, known)
     for note in notes:

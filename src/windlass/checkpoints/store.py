@@ -15,7 +15,7 @@ from windlass.core.errors import Conflict
 from windlass.runs import store as runs
 from windlass.runs.bulk import in_parts
 from windlass.runs.types import EventKind
-from windlass.tracking.saves import SaveNote
+from windlass.tracking.saves import Listed, SaveNote
 
 
 def record_notes(tx: Connection, run_id: str, source: str, notes: Sequence[SaveNote]) -> None:
@@ -24,7 +24,10 @@ def record_notes(tx: Connection, run_id: str, source: str, notes: Sequence[SaveN
     if not notes:
         return
     attempt = int(source.rsplit(":", 2)[1].rpartition(".")[2])
-    known = load_at(tx, run_id, sorted({note.folder for note in notes}))
+    known = load_at(tx, run_id, sorted({note.folder for note in notes if not isinstance(note, Listed)}))
+    if any(isinstance(note, Listed) for note in notes):
+        seen = {record.id for record in known}
+        known += [record for record in load_good(tx, run_id, lock=True) if record.id not in seen]
     changes = decide_changes(run_id, attempt, known, notes)
     if changes.new:
         tx.execute(insert(checkpoints), [asdict(record) for record in changes.new])
@@ -65,10 +68,12 @@ def move(
         raise Conflict(f"checkpoint {record.id} was changed by someone else at the same moment", hint="try again")
 
 
-def load_good(tx: Connection, run_id: str) -> list[CheckpointRecord]:
-    """Those that are available. A run may have had a hundred thousand: what it deleted is not read."""
+def load_good(tx: Connection, run_id: str, *, lock: bool = False) -> list[CheckpointRecord]:
+    """Those that are available; with `lock` they stay so until the transaction ends. A run may have had a hundred
+    thousand: what it deleted is not read."""
     good = and_(checkpoints.c.run_id == run_id, checkpoints.c.state == CheckpointState.AVAILABLE)
-    return [_record(row) for row in tx.execute(select(checkpoints).where(good))]
+    query = select(checkpoints).where(good)
+    return [_record(row) for row in tx.execute(query.with_for_update() if lock else query)]
 
 
 def load_newest(tx: Connection, run_id: str, *, limit: int) -> list[CheckpointRecord]:

@@ -16,17 +16,20 @@ class Announcer:
     def __init__(self, folder: Path, *, mine: Session | None = None) -> None:
         self._folder = folder
         self._session = mine or session()
-        self._told: dict[Path, float] = {}  # when each was made: a step can be saved again
+        self._told: dict[Path, float] | None = None  # when each was made: a step can be saved again
 
     def look(self) -> list[Saved]:
         """Tell of what is new and what is gone since the last look. To be called after a save, and once before the
         first one. Reads one small file per checkpoint."""
         found = list_saved(self._folder)
         there = {saved.path: saved.manifest.created_at for saved in found}
-        for path in sorted(self._told.keys() - there.keys()):
+        if self._told is None:
+            self._session.checkpoints_there(self._folder, there)  # whatever earlier attempts have said
+        told = self._told or {}
+        for path in sorted(told.keys() - there.keys()):
             self._session.checkpoint_removed(path)
         for saved in reversed(found):
-            if self._told.get(saved.path) != saved.manifest.created_at:
+            if told.get(saved.path) != saved.manifest.created_at:
                 self._session.checkpoint(saved.path, saved.manifest)
         self._told = there
         return found

@@ -9,7 +9,7 @@ import operator
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -149,6 +149,10 @@ class Session:
 
     def checkpoint_corrupt(self, folder: str | Path, why: str) -> None:
         self._note(None, {"corrupt": _place(folder), "why": str(why)[:_LONGEST_MESSAGE]})
+
+    def checkpoints_there(self, root: str | Path, folders: Iterable[str | Path]) -> None:
+        """Tell the catalogue that `root` holds these checkpoints and no others."""
+        self._note(None, {"root": _place(root), "there": [_place(folder) for folder in folders]})
 
     def _note(self, step: int | None, said: dict[str, object]) -> None:
         if self._spool is not None:

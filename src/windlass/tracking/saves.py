@@ -1,4 +1,4 @@
-"""What processes say of their checkpoints: saved, removed, found corrupt. Pure; `windlass.checkpoints` keeps it."""
+"""What processes say of checkpoints: saved, removed, found corrupt, listed. Pure; `windlass.checkpoints` keeps it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,16 @@ class FoundCorrupt:
     why: str
 
 
-SaveNote = Saved | Removed | FoundCorrupt
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """All that there is in a folder of checkpoints: others were removed by somebody who told nobody."""
+
+    at: float
+    root: str
+    folders: frozenset[str]
+
+
+SaveNote = Saved | Removed | FoundCorrupt | Listed
 
 
 def read_note(said: Mapping[str, Any], *, at: float, step: int | None) -> SaveNote:
@@ -54,6 +63,8 @@ def read_note(said: Mapping[str, Any], *, at: float, step: int | None) -> SaveNo
         return Removed(at=at, folder=_place(said["removed"]))
     if "corrupt" in said:
         return FoundCorrupt(at=at, folder=_place(said["corrupt"]), why=_text(said.get("why", ""), _LONGEST_TEXT))
+    if "root" in said:
+        return Listed(at=at, root=_place(said["root"]), folders=frozenset(_place(one) for one in list(said["there"])))
     if step is None:
         raise ValueError("a checkpoint is of a step")
     return Saved(

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from windlass.checkpoints.arrivals import decide_changes
 from windlass.checkpoints.types import CheckpointRecord, CheckpointState
-from windlass.tracking.saves import FoundCorrupt, Removed, Saved, SaveNote
+from windlass.tracking.saves import FoundCorrupt, Listed, Removed, Saved, SaveNote
 
 RUN = "r-bcdfghjkmn"
 
@@ -78,6 +78,16 @@ def test_what_is_found_corrupt_is_told_once() -> None:
 def test_notes_about_what_is_not_known_change_nothing() -> None:
     notes: list[SaveNote] = [Removed(at=1.0, folder="/x"), FoundCorrupt(at=1.0, folder="/x", why="")]
     assert decide_changes(RUN, 1, [], notes) == decide_changes(RUN, 1, [], [])
+
+
+def test_what_is_not_on_the_list_of_its_folder_is_gone() -> None:
+    known = apply([], [saved(1), saved(2), saved(3, folder="/d/step-3")])
+    after = apply(known, [Listed(at=5.0, root="/c", folders=frozenset({"/c/step-2", "/c/step-9"}))], attempt=2)
+    assert [(record.step, record.state, record.detail) for record in after] == [
+        (1, "deleted", "not there any more when attempt 2 began"),
+        (2, "available", None),
+        (3, "available", None),
+    ]
 
 
 def test_a_flood_is_kept_and_not_told_whole() -> None:

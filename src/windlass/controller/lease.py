@@ -118,7 +118,7 @@ class ShardLeases:
         self._member = _MEMBER + nonce
         self.held: frozenset[int] = frozenset()
         self._pulses = Pulses(monotonic=monotonic, ttl_s=ttl_s)
-        self._beat_at = 0.0  # as a member
+        self._beat_at = float("-inf")  # as a member
         self._proved_at: float | None = None  # as the holder of its shards
 
     @property

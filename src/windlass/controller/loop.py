@@ -97,6 +97,7 @@ class Controller:
         )
         self._poller = Poller()
         self._launches = Launches(ended=self.nudge)
+        self._settling = False  # shards are to be given back once no launch is under way
         self._next_collect = 0.0
         self._pass_times_s: deque[float] = deque(maxlen=100)
 
@@ -112,7 +113,8 @@ class Controller:
 
     def activate(self) -> bool:
         """Become the active controller if there is none. Engines are opened only then: a standby touches nothing."""
-        if not self._lease.acquire(self._db, may_release=partial(self._launches.settle, _SETTLE_WITHIN_S)):
+        self._settling = False
+        if not self._lease.acquire(self._db, may_release=self._settle):
             self._launches.take_ended()  # what came of them is another's to find out
             return False
         if not self._engines:
@@ -120,6 +122,11 @@ class Controller:
             self._inventory = Inventory(self._engines)
             self.refresh_nodes()
         return True
+
+    def _settle(self) -> bool:
+        """Whether shards may be given back. If not yet, none is launched meanwhile, or it would never be."""
+        self._settling = not self._launches.settle(_SETTLE_WITHIN_S)
+        return not self._settling
 
     def is_alone(self) -> bool:
         """Whether every run is this controller's business: then nobody else need be told of anything."""
@@ -298,6 +305,8 @@ class Controller:
         self._keep_beating()
         hand_over = partial(self._hand_over, engine, run, attempt)
         if engine.launches_at_once > 1:
+            if self._settling:
+                return
             self._launches.begin(run, attempt, earlier, hand_over, at_once=engine.launches_at_once)
             return
         failure: Exception | None = None

@@ -35,13 +35,13 @@ class Stage:
         self.controller = self.new_controller()
         assert self.controller.activate()
 
-    def new_controller(self) -> Controller:
+    def new_controller(self, *, shards: int = 1) -> Controller:
         return Controller(
             self.db,
             lambda _nudge: self.engines,
             self.seal,
             self.clock,
-            ShardLeases(monotonic=self.clock.monotonic),
+            ShardLeases(shards, monotonic=self.clock.monotonic),
             prices=PriceBook(),
             jitter=random.Random(0),
         )

@@ -16,6 +16,7 @@ from sqlalchemy import delete
 from tests.unit.controller.stage import NODE, Stage
 from windlass.controller.lease import ShardLeases, leases
 from windlass.core.errors import LaunchFailed, Unavailable
+from windlass.core.ids import slot_of
 from windlass.engines.contract import Launch
 from windlass.testing.fake_engine import FakeEngine
 
@@ -218,3 +219,27 @@ def test_what_came_of_a_launch_is_not_told_after_the_runs_were_anothers(stage: S
     assert stage.controller.activate()
     passes_until(stage, lambda: stage.state(run_id) != "starting")
     assert stage.state(run_id) == "running"
+
+
+def test_nothing_is_begun_while_shards_are_to_be_given_back(stage: Stage) -> None:
+    """With a long queue there would always be a launch under way, and the other controller would wait for ever."""
+    with stage.db.write() as tx:
+        tx.execute(delete(leases))
+    stage.controller = stage.new_controller(shards=2)
+    assert stage.controller.activate()
+    engine = GatedEngine(stage)
+    stuck = stage.submit(resources={"cpus": 1})
+    gate = engine.shut(stuck)
+    passes_until(stage, lambda: engine.begun != [])
+    other = ShardLeases(2, monotonic=stage.clock.monotonic)
+    assert not other.acquire(stage.db)
+    later = [stage.submit(resources={"cpus": 1}) for _ in range(8)]
+    assert stage.controller.activate()
+    stage.pass_time(0.01)
+    assert engine.begun == [f"{stuck}.1"]
+    assert stage.controller._lease.slots is None
+    gate.set()
+    passes_until(stage, lambda: stage.controller.activate() and stage.controller._lease.slots is not None)
+    assert other.acquire(stage.db)
+    mine = [run_id for run_id in (stuck, *later) if slot_of(run_id) in (stage.controller._lease.slots or ())]
+    passes_until(stage, lambda: {stage.state(run_id) for run_id in mine} <= {"running"})

@@ -23,8 +23,8 @@ from windlass.engines.slurm.tables import (
     parse_past_jobs,
 )
 
+SUBMIT_TIMEOUT_S = 10.0
 _LISTING_TIMEOUT_S = 15.0
-_SUBMIT_TIMEOUT_S = 10.0
 _INHERITED = (
     "PATH",
     "HOME",
@@ -62,7 +62,7 @@ class Slurm:
 
     def submit(self, script: Path, env: Mapping[str, str]) -> str:
         """The job's id. Raises LaunchFailed if Slurm refuses it, Unavailable if it may or may not have taken it."""
-        done = self._run(["sbatch", "--parsable", str(script)], timeout_s=_SUBMIT_TIMEOUT_S, env=env)
+        done = self._run(["sbatch", "--parsable", str(script)], timeout_s=SUBMIT_TIMEOUT_S, env=env)
         said = done.stderr.decode(errors="replace").strip()
         if done.returncode == 0:
             return done.stdout.decode().strip().partition(";")[0]

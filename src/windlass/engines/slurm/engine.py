@@ -22,7 +22,7 @@ from windlass.engines.folders.faults import explain_os_error
 from windlass.engines.folders.node import NodeFolder
 from windlass.engines.folders.observing import NodeLook, decide_stop, observe
 from windlass.engines.slurm.attempt import SCRIPT, Attempt, load_attempt
-from windlass.engines.slurm.commands import Slurm, find_commands
+from windlass.engines.slurm.commands import SUBMIT_TIMEOUT_S, Slurm, find_commands
 from windlass.engines.slurm.delivery import deliver_agent
 from windlass.engines.slurm.inventory import Holding, decide_inventory
 from windlass.engines.slurm.observing import (
@@ -203,7 +203,9 @@ class SlurmEngine:
             return known
         attempt = load_attempt(self._shared_dir, attempt_id, token_of(self._shared_dir, attempt_id))
         if attempt is not None and attempt.plans is not None:
-            attempt.doubtful_since = self._opened_at
+            # Another controller that submits it has until its command is ended; without a script, nobody does.
+            others_s = SUBMIT_TIMEOUT_S if (attempt.path / SCRIPT).exists() else 0.0
+            attempt.doubtful_since = self._opened_at + others_s
             self._seen[attempt_id] = attempt
         return attempt
 

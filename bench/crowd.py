@@ -67,10 +67,10 @@ def measure_crowd(folder: Path, *, live: int, finished: int, read_s: float, data
             time.sleep(EVERY_S + 2.0)  # every run has reported once
             quiet = _cpu_percent(server, max(5.0, read_s / 4))
             paths = _paths(server, live_ids, finished_ids)
-            cpu_began, clock = cpu_s(server), time.monotonic()
+            cpu_began, clock = server.cpu_s(), time.monotonic()
             latencies = _read(server, paths, read_s)
             took = time.monotonic() - clock
-            cpu = 100 * (cpu_s(server) - cpu_began) / took
+            cpu = 100 * (server.cpu_s() - cpu_began) / took
             rss_mb = server.rss_bytes() / 1e6
         sent = reports()
     return Crowd(
@@ -231,17 +231,10 @@ def _read(server: ServerProcess, paths: dict[str, list[str]], read_s: float) -> 
     return Latencies(by_kind={kind: [value for times in lanes for value in times[kind]] for kind in paths})
 
 
-def cpu_s(server: ServerProcess) -> float:
-    found = kernel.stat(server.process.pid)
-    if found is None:
-        raise RuntimeError(f"the server is gone:\n{server.log.read_text(errors='replace')[-2000:]}")
-    return found.cpu_s
-
-
 def _cpu_percent(server: ServerProcess, over_s: float) -> float:
-    began, clock = cpu_s(server), time.monotonic()
+    began, clock = server.cpu_s(), time.monotonic()
     time.sleep(over_s)
-    return 100 * (cpu_s(server) - began) / (time.monotonic() - clock)
+    return 100 * (server.cpu_s() - began) / (time.monotonic() - clock)
 
 
 def rows_of(latencies: Latencies) -> list[list[object]]:

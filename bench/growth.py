@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sqlalchemy import create_engine, text
 
-from bench.crowd import Endpoint, cpu_s
+from bench.crowd import Endpoint
 from bench.harness import percentile, tell
 from windlass.testing.postgres import PostgresServer, running_postgres
 from windlass.testing.servers import ServerProcess, running_server
@@ -48,9 +48,9 @@ def _measure(folder: Path, postgres: PostgresServer, count: int, *, watch_s: flo
         run_ids = _submit_all(server, count)
         submit_s = time.monotonic() - began
         time.sleep(2.0)
-        before, clock = cpu_s(server), time.monotonic()
+        before, clock = server.cpu_s(), time.monotonic()
         passes = _watch_passes(server, watch_s)
-        cpu_percent = 100 * (cpu_s(server) - before) / (time.monotonic() - clock)
+        cpu_percent = 100 * (server.cpu_s() - before) / (time.monotonic() - clock)
         latencies = _ask(server, run_ids, watch_s)
         rss_mb = server.rss_bytes() / 1e6
         database_mb = _database_bytes(url) / 1e6

@@ -13,23 +13,23 @@ import pytest
 from windlass.server.homefolder import read_note
 from windlass.testing.servers import processes_of, running_server, start_server
 
-READY_S = 1.5
+READY_CPU_S = 1.5
 RSS_BYTES = 150 * 10**6
 
 
 def test_a_server_is_soon_ready_and_small(tmp_path: Path) -> None:
-    """The best of three: other work on this machine slows a start, nothing speeds it up."""
+    """Soon by the processor's time, the best of three: other work on this machine only adds to it."""
     home = tmp_path / "home"
     ready, rss = [], []
     for _ in range(3):
         with running_server(home) as server, server.client() as client:
             assert client.get("/api/cluster").status_code == 200
-            ready.append(server.ready_s)
+            ready.append(server.cpu_s())
             rss.append(server.rss_bytes())
             assert server.terminate() == 0
-        if min(ready) < READY_S:
+        if min(ready) < READY_CPU_S:
             break
-    assert min(ready) < READY_S
+    assert min(ready) < READY_CPU_S
     assert max(rss) < RSS_BYTES
 
 

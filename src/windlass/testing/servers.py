@@ -52,6 +52,13 @@ class ServerProcess:
         self.process.terminate()
         return self.process.wait(timeout_s)
 
+    def cpu_s(self) -> float:
+        """What it has used of a processor since its start."""
+        found = kernel.stat(self.process.pid)
+        if found is None:
+            raise RuntimeError(f"the server is gone:\n{self.log.read_text(errors='replace')[-2000:]}")
+        return found.cpu_s
+
     def rss_bytes(self) -> int:
         found = kernel.stat(self.process.pid)
         return found.rss_bytes if found else 0

@@ -21,7 +21,6 @@ from urllib.parse import quote, urlsplit
 from bench import history
 from bench.crowded_server import NODES
 from bench.harness import percentile, tell
-from windlass.agent import kernel
 from windlass.db.database import database_url
 from windlass.testing.servers import ServerProcess, running_server
 

@@ -54,16 +54,12 @@ import os, signal
 from pathlib import Path
 import torch
 from windlass import job
-from windlass.job.announcing import Announcer
 from windlass.job.session import session
 
 torch.distributed.init_process_group("gloo")
 model = torch.nn.Linear(8, 8)
 optimizer = torch.optim.AdamW(model.parameters())
-announcer = Announcer(Path(os.environ["WINDLASS_CHECKPOINT_DIR"]))
-with job.checkpoints(model=model, optimizer=optimizer, every=2, keep=2) as saving:
-    if session().is_main:
-        announcer.look()
+with job.checkpoints(model=model, optimizer=optimizer) as saving:
     print("goes on from", saving.first_step, flush=True)
     for step in saving.steps(7):
         model(torch.randn(4, 8)).square().mean().backward()
@@ -71,12 +67,8 @@ with job.checkpoints(model=model, optimizer=optimizer, every=2, keep=2) as savin
         optimizer.zero_grad()
         if session().attempt == 1 and step == 4:
             saving.save()
-            if session().is_main:
-                announcer.look()
             torch.distributed.barrier()
             os.kill(os.getpid(), signal.SIGKILL)
-if session().is_main:
-    announcer.look()
 torch.distributed.destroy_process_group()
 """
 SPEC = {
@@ -187,13 +179,14 @@ def test_a_run_that_is_not_over_keeps_what_it_would_go_on_from(cli: Cli, home: P
 @pytest.mark.timeout(600)
 def test_what_the_library_saves_verifies(cli: Cli, home: Path) -> None:
     (cli.folder / "train.py").write_text(LIBRARY)
-    (cli.folder / "spec.yaml").write_text(json.dumps({**SPEC, "nproc": 2}))
+    (cli.folder / "spec.yaml").write_text(json.dumps({**SPEC, "nproc": 2, "checkpoint": {"every": 2, "keep": 2}}))
     said = cli("submit", "spec.yaml", "-f").stdout
     assert "goes on from 4" in said, said
     run = cli.json("ps", "-a", "-n", "1")[0]["id"]
     listed = cli.json("checkpoints", "ls", run, "-a")["checkpoints"]
     there = sorted(path.name for path in (home / "runs" / run / "checkpoints").iterdir() if path.name[0] != ".")
     assert sorted(folder_name(c["step"]) for c in listed if c["state"] == "available") == there
+    assert len(there) == 2  # as the spec wants
     assert all(c["world_size"] == 2 for c in listed)
     newest = cli.json("checkpoints", "verify", run)[0]
     assert (newest["finding"], newest["checkpoint"]["step"], newest["checkpoint"]["reason"]) == ("good", 7, "final")

@@ -24,6 +24,7 @@ from torch import nn
 
 from windlass.core.errors import InvalidInput
 from windlass.core.manifest import SaveReason
+from windlass.job.checkpoint.announcing import Announcer
 from windlass.job.checkpoint.folder import Saved
 from windlass.job.checkpoint.interval import Interval
 from windlass.job.checkpoint.peers import Exchange, Peers
@@ -37,6 +38,7 @@ from windlass.job.session import session
 
 FOLDER = "WINDLASS_CHECKPOINT_DIR"
 STOPPED = 128 + signal.SIGTERM  # as a shell says of a process that ended because of it
+_IN_SPECS = {"keep": "last", "best": "best", "best_is": "best_is", "keep_every": "every_steps"}
 _EXCHANGE_EVERY_S = 0.05
 _MOST_CALLS = 8  # between two exchanges: the next steps may be longer than the last
 _PATIENCE_S = 30.0  # when the block is left by an exception: for the part of a save that is being written
@@ -50,21 +52,30 @@ def checkpoints(
     loader: Stateful | None = None,
     scaler: Stateful | None = None,
     others: Mapping[str, Stateful] | None = None,
-    every: int | float | str = "10m",
-    keep: Keep | int = 3,
+    every: int | float | str | None = None,
+    keep: Keep | int | None = None,
     folder: str | os.PathLike[str] | None = None,
 ) -> Checkpoints:
     """Checkpoints of these objects, `every` so many steps or such a time ("10m").
 
-    `keep`: how many of the last ones, or a `Keep`. `others`: whatever else has a state_dict, by name. Every rank calls
-    it. The folder is the run's own, or `checkpoints` in the output folder; ranks on several nodes must share it.
+    `keep`: how many of the last ones, or a `Keep`. What is not given is as the run's spec says, or "10m" and 3.
+    `others`: whatever else has a state_dict, by name. Every rank calls it. The folder is the run's own, or
+    `checkpoints` in the output folder; ranks on several nodes must share it.
     """
     given = {"scheduler": scheduler, "scaler": scaler, **(others or {})}
     state = TrainingState(model, optimizer, {name: one for name, one in given.items() if one is not None}, loader)
     place = folder or os.environ.get(FOLDER) or session().output_dir / "checkpoints"
-    return Checkpoints(
-        state, Path(place).absolute(), Interval(every), Keep(last=keep) if isinstance(keep, int) else keep
-    )
+    wanted = session().wanted_checkpoints
+    interval = Interval(wanted.get("every", "10m") if every is None else every)
+    return Checkpoints(state, Path(place).absolute(), interval, _kept(keep, wanted))
+
+
+def _kept(keep: Keep | int | None, wanted: Mapping[str, Any]) -> Keep:
+    if isinstance(keep, Keep):
+        return keep
+    if keep is not None:
+        return Keep(last=keep)
+    return Keep(**{name: wanted[key] for key, name in _IN_SPECS.items() if key in wanted})
 
 
 class Checkpoints:
@@ -92,7 +103,10 @@ class Checkpoints:
             if session().is_main:
                 session().log(self.first_step, None, {"checkpoint_load_s": time.monotonic() - began})
         self._step = self._saved_step = self.first_step
-        self._snapshots = Snapshots(self._state, self.folder, self._peers, asdict(self._keep))
+        announcer = Announcer(self.folder) if session().is_main else None
+        if announcer is not None:
+            announcer.look()  # an attempt before this one may have died before it could tell
+        self._snapshots = Snapshots(self._state, self.folder, self._peers, asdict(self._keep), announcer)
         self._saved_at = self._called_at = time.monotonic()
         self._previous: Any = None
         if threading.current_thread() is threading.main_thread():

@@ -47,6 +47,7 @@ def find_good(folder: Path, peers: Peers) -> Saved | None:
             session().alert(
                 "checkpoint-damaged", f"{problems[0]}; going on from the one before", step=saved.manifest.step
             )
+            session().checkpoint_corrupt(saved.path, problems[0])
             set_aside(saved.path, Disk())
         peers.gather(None)  # nobody reads the folder again before it is set aside
 

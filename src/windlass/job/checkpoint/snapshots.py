@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from windlass.core.manifest import SaveReason
+from windlass.job.checkpoint.announcing import Announcer
 from windlass.job.checkpoint.arena import Arena
 from windlass.job.checkpoint.companion import Companion, SaverGone
 from windlass.job.checkpoint.disk import Disk
@@ -25,11 +26,14 @@ from windlass.job.session import session
 
 
 class Snapshots:
-    def __init__(self, state: TrainingState, folder: Path, peers: Peers, keep: dict[str, Any]) -> None:
+    def __init__(
+        self, state: TrainingState, folder: Path, peers: Peers, keep: dict[str, Any], announcer: Announcer | None
+    ) -> None:
         self._state = state
         self._folder = folder
         self._peers = peers
         self._keep = keep
+        self._announcer = announcer  # the first rank's: its saver is the one that makes a checkpoint visible
         # One for all ranks and for this life of the processes: what an earlier life left is told apart by it.
         self._save_id = peers.from_first(secrets.token_hex(4))
         self._companion: Companion | None = Companion()
@@ -171,3 +175,5 @@ class Snapshots:
                 None,
                 {"checkpoint_write_s": answer["took_s"], "checkpoint_bytes": float(answer["size_bytes"])},
             )
+        if self._announcer is not None:
+            self._announcer.look()

@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 from windlass.core.manifest import MANIFEST, Manifest, SaveReason, folder_name, render_manifest
-from windlass.job.announcing import Announcer
+from windlass.job.checkpoint.announcing import Announcer
 from windlass.job.session import Session
 from windlass.tracking.points import parse_spool
 from windlass.tracking.saves import Listed, Saved

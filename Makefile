@@ -8,9 +8,11 @@ TORCH ?= torch==2.13.0
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 DEMO_HOME ?= $(CURDIR)/.demo-home
-WORKERS ?= 2
+# More processes than cores: most tests wait for a cluster, a server or a clock. Long ones load the machine more.
+WORKERS ?= 4
+SLOW_WORKERS ?= 3
 # Tests of one cluster stay together in one process: starting a cluster takes longer than most tests.
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+PYTEST := $(BIN)/python -m pytest --dist loadgroup
 
 .PHONY: help setup setup-dev demo test test-fast test-slow test-kubernetes system frameworks check format bench bench-quick clean
 
@@ -43,13 +45,13 @@ demo: setup ## train a tiny language model on two processes, on this machine
 	@echo "to go on in this shell:  source $(BIN)/activate; export WINDLASS_HOME=$(DEMO_HOME)"
 
 test: setup-dev system ## all tests but the slow ones and those of Kubernetes
-	$(PYTEST) -m "not slow and not kubernetes" tests
+	$(PYTEST) -n $(WORKERS) -m "not slow and not kubernetes" tests
 
 test-fast: setup-dev ## the inner loop: no servers, no PyTorch
-	$(PYTEST) -m "not slow and not torch" tests/unit
+	$(PYTEST) -n $(WORKERS) -m "not slow and not torch" tests/unit
 
 test-slow: setup-dev system frameworks ## crash sweeps, fuzzing, load, the same training run on every engine
-	$(PYTEST) -m "slow and not kubernetes" tests
+	$(PYTEST) -n $(SLOW_WORKERS) -m "slow and not kubernetes" tests
 
 test-kubernetes: setup-dev ## the Kubernetes engine on a real control plane; builds that once (10 minutes)
 	tools/kubernetes/build.sh

@@ -12,7 +12,7 @@ from windlass.job.parity.cases import Case, cases_for
 from windlass.job.parity.verdict import Row, judge, render_row, render_summary
 from windlass.job.parity.workers import run_cases
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(600), pytest.mark.xdist_group("parity")]
 
 STEPS = 12
 

@@ -98,6 +98,10 @@ class Logits(nn.Module):
 
 def load_model(folder: str) -> tuple[nn.Module, Callable[[str], list[int]]]:
     """The model, and what makes tokens of a text: its own tokenizer, or without one the text's bytes."""
+    if not (Path(folder) / "config.json").exists():
+        raise InvalidInput(
+            f"model is {folder!r}, but must be a folder with a config.json, as save_pretrained writes it"
+        )
     try:
         transformers: Any = importlib.import_module("transformers")
     except ImportError as error:
@@ -105,10 +109,6 @@ def load_model(folder: str) -> tuple[nn.Module, Callable[[str], list[int]]]:
             f"the recipe `lora` reads models with the library transformers, which cannot be loaded here: {error}",
             hint="pip install transformers",
         ) from None
-    if not (Path(folder) / "config.json").exists():
-        raise InvalidInput(
-            f"model is {folder!r}, but must be a folder with a config.json, as save_pretrained writes it"
-        )
     transformers.utils.logging.disable_progress_bar()  # it would fill the log
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
     if any((Path(folder) / name).exists() for name in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):

@@ -90,9 +90,9 @@ def test_a_plan_that_fails_says_why_and_the_next_one_is_tried() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize(("world_size", "one_in"), [(1, 1), (2, 1), (4, 1), (8, 3)])
+@pytest.mark.parametrize(("world_size", "one_in"), [(1, 1), (2, 1), (4, 2), (8, 5)])
 def test_every_plan(world_size: int, one_in: int) -> None:
-    """Of eight processes one plan in three: on two cores each of them takes long. `python -m windlass.job.parity` has
+    """Of many processes some plans only: on two cores each of them takes long. `python -m windlass.job.parity` has
     them all, and twice as many steps."""
     some = cases_for(world_size)[::one_in]
     found = check_parity({world_size: some}, 10, lambda row: print(render_row(row), flush=True))

@@ -233,7 +233,7 @@ def test_a_node_that_hangs_is_removed_after_its_grace(runs: KubernetesRuns, monk
     monkeypatch.setattr("windlass.engines.kubernetes.engine._LAST_WORDS_S", 1.0)
     attempt = runs.launch(*GOES_ON)
     runs.wait_until(attempt, Phase.RUNNING)
-    relay = subprocess.run(["pgrep", "-f", "agent/__main__.py relay"], capture_output=True, text=True, check=True)
+    relay = subprocess.run(["pgrep", "-x", "windlass-relay"], capture_output=True, text=True, check=True)
     own = [pid for pid in relay.stdout.split() if attempt in Path(f"/proc/{pid}/environ").read_text()]
     subprocess.run(["kill", "-STOP", *own], check=True)
     runs.engine.stop(attempt, grace_s=0.5)

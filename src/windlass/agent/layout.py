@@ -32,6 +32,11 @@ def metrics_spool(rank: int) -> str:
     return "metrics-%d.jsonl" % rank
 
 
+def progress(rank: int) -> str:
+    """How far a rank is; see `windlass.agent.progress`."""
+    return "progress-%d" % rank
+
+
 def rank_of_log(name: str) -> "int | None":
     match = _RANK_LOG.match(name)
     return int(match.group(1)) if match else None

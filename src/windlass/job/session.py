@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from windlass.agent.layout import metrics_spool
+from windlass.agent.layout import metrics_spool, progress
+from windlass.agent.progress import ProgressFile
 from windlass.core.manifest import Manifest
 from windlass.core.names import nearest
 from windlass.core.plan import AUTO, Plan, parse_plan
@@ -78,6 +79,8 @@ class Session:
         self._gate = AlertGate()
         folder = environ.get("WINDLASS_NODE_DIR")
         self._spool = Spool(os.path.join(folder, metrics_spool(self.rank))) if folder else None
+        self._progress = _progress_file(folder, self.rank)
+        self._steps = -1  # the newest that was told
 
     @property
     def is_main(self) -> bool:
@@ -110,8 +113,22 @@ class Session:
         number = None if step is None else _count("step", step)
         steps = None if total is None else _count("total", total)
         self._last.update(values)
+        if number is not None:
+            self.stepped(number)
         if self._spool is not None:
             self._spool.add((time.time(), number, steps, values))
+
+    def stepped(self, step: int) -> None:
+        """Tell the supervisor that `step` is finished; told twice it counts once."""
+        if step != self._steps and self._progress is not None:
+            self._steps = step
+            self._progress.stepped(step)
+
+    def restored(self, step: int, load_s: float) -> None:
+        """Tell the supervisor that this process goes on from `step`."""
+        self._steps = step
+        if self._progress is not None:
+            self._progress.restored(step, load_s)
 
     def alert(self, kind: str, message: str, step: int | None = None) -> None:
         if not isinstance(kind, str) or not 0 < len(kind) <= _LONGEST_KIND or not kind.isprintable():
@@ -165,6 +182,13 @@ class Session:
 
     def last(self) -> dict[str, float]:
         return dict(self._last)
+
+
+def _progress_file(folder: str | None, rank: int) -> ProgressFile | None:
+    try:
+        return ProgressFile(os.path.join(folder, progress(rank))) if folder else None
+    except OSError:
+        return None  # a full disk, say: telling how far we are is not worth the training
 
 
 @functools.cache

@@ -100,6 +100,7 @@ class Checkpoints:
         self.resumed_from = restore_newest(self.folder, self._state, self._peers)
         if self.resumed_from is not None:
             self.first_step = self.resumed_from.manifest.step
+            session().restored(self.first_step, time.monotonic() - began)
             if session().is_main:
                 session().log(self.first_step, None, {"checkpoint_load_s": time.monotonic() - began})
         self._step = self._saved_step = self.first_step
@@ -138,6 +139,7 @@ class Checkpoints:
                 f"step {done} comes after step {self._step}; say how many steps are done, {done} or more"
             )
         self._step = done
+        session().stepped(done)
         self._metrics.update({name: float(value) for name, value in metrics.items()})
         self._snapshots.look()
         now = time.monotonic()

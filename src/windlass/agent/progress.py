@@ -1,0 +1,65 @@
+"""How far a rank is: a few bytes in the node's folder that the rank rewrites at every step and its supervisor reads.
+
+Shared memory rather than a message: telling costs the rank less than a microsecond, wakes nobody, and what was told
+last is still there when the rank is dead. Standard library only: this module runs in the user's interpreter too.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import time
+from typing import NamedTuple
+
+_FORMAT = struct.Struct("<qqdddq")
+_NEVER = -1
+
+
+class Progress(NamedTuple):
+    """Times are CLOCK_MONOTONIC of the node."""
+
+    step: int  # the last one that was finished; -1: none yet
+    restored_step: int  # where this process went on from; -1: it began anew
+    stepped_at: float  # when that step was finished
+    restored_at: float  # when the state had been loaded; 0: nothing was
+    load_s: float  # how long that took
+    steps: int  # how many this process has finished
+
+
+NOTHING = Progress(_NEVER, _NEVER, 0.0, 0.0, 0.0, 0)
+
+
+class ProgressFile:
+    """The rank's side. What a former process of this rank has left is overwritten."""
+
+    def __init__(self, path: str) -> None:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            os.ftruncate(fd, _FORMAT.size)
+            self._memory = mmap.mmap(fd, _FORMAT.size)
+        finally:
+            os.close(fd)
+        self._now = NOTHING
+        self._write()
+
+    def stepped(self, step: int) -> None:
+        self._now = self._now._replace(step=step, stepped_at=time.monotonic(), steps=self._now.steps + 1)
+        self._write()
+
+    def restored(self, step: int, load_s: float) -> None:
+        self._now = self._now._replace(restored_step=step, restored_at=time.monotonic(), load_s=load_s)
+        self._write()
+
+    def _write(self) -> None:
+        self._memory[:] = _FORMAT.pack(*self._now)
+
+
+def read_progress(path: str) -> Progress:
+    """The supervisor's side. NOTHING where no rank has told anything."""
+    try:
+        with open(path, "rb") as file:
+            content = file.read(_FORMAT.size)
+    except OSError:
+        return NOTHING
+    return Progress(*_FORMAT.unpack(content)) if len(content) == _FORMAT.size else NOTHING

@@ -42,8 +42,7 @@ def resolve_endpoint(url: str | None, token: str | None, home: Path, environ: Ma
     url = url or environ.get("WINDLASS_URL") or None
     token = token or environ.get("WINDLASS_TOKEN") or None
     if url is not None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if not _is_server_url(url):
             raise InvalidInput(f"{url!r} is not a server url; write for example http://127.0.0.1:8470")
         return Endpoint(url=url.rstrip("/"), token=token or read_token(home))
     server = running_server(home)
@@ -52,6 +51,14 @@ def resolve_endpoint(url: str | None, token: str | None, home: Path, environ: Ma
             f"no server is running for {home}", hint="start one with `windlass up --daemon`, or set WINDLASS_URL"
         )
     return Endpoint(url=server.url.rstrip("/"), token=token or read_token(home))
+
+
+def _is_server_url(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number, brackets that do not close
+        return False
 
 
 def read_token(home: Path) -> str | None:

@@ -21,6 +21,10 @@ from windlass.scheduling.types import NodeKind
 from windlass.wire.runs import SubmitRequest
 from windlass.wire.spec import RunSpec
 
+_FROM_THE_BEGINNING = frozenset(
+    ("args", "code", "command", "env", "name", "params", "retry", "script", "secrets", "seed", "tags", "timeout")
+)
+
 
 def request_digest(request: SubmitRequest) -> str:
     """Tells whether two requests with one idempotency key are the same one."""
@@ -74,7 +78,7 @@ def new_run(
         "user": user,
         "state": RunState.QUEUED,
         "version": 1,
-        "spec": spec.model_dump(mode="json"),
+        "spec": stored_spec(spec),
         "argv": list(argv),
         "tags": dict(spec.tags),
         "seed": spec.seed if spec.seed is not None else random_source.randbelow(2**31),
@@ -96,6 +100,13 @@ def new_run(
     }
 
 
+def stored_spec(spec: RunSpec) -> dict[str, Any]:
+    """Without keys that were not given and are younger than the first version: servers of a version that does not know
+    them refuse them, and share the database while they are being replaced."""
+    dumped = spec.model_dump(mode="json")
+    return {name: value for name, value in dumped.items() if name in _FROM_THE_BEGINNING or value not in (None, {})}
+
+
 def changed_spec(spec: Mapping[str, Any], changes: Mapping[str, Any], name: str | None) -> dict[str, Any]:
     """A copy of `spec` with `changes`: a param's name, `params.NAME`, or the path of any other key."""
     changed: dict[str, Any] = copy.deepcopy(dict(spec))
@@ -107,7 +118,7 @@ def changed_spec(spec: Mapping[str, Any], changes: Mapping[str, Any], name: str 
         first, _, rest = key.partition(".")
         if first not in RunSpec.model_fields:
             raise InvalidInput(unknown("key", key, [*spec["params"], *RunSpec.model_fields]))
-        parent = changed[first] or {}
+        parent = changed.get(first) or {}
         if rest and not isinstance(parent, dict):
             raise InvalidInput(f"`{key}` cannot be set: `{first}` has no keys of its own")
         changed[first] = {**parent, rest: value} if rest else value

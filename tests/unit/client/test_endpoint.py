@@ -54,7 +54,9 @@ def test_a_broken_note_counts_as_none(tmp_path: Path, text: str) -> None:
     assert running_server(tmp_path) is None
 
 
-@pytest.mark.parametrize("url", ["localhost:80", "ftp://x", "http://"])
+@pytest.mark.parametrize(
+    "url", ["localhost:80", "ftp://x", "http://", "http://host:abc", "http://host:0", "http://[::1"]
+)
 def test_what_is_no_url(tmp_path: Path, url: str) -> None:
     with pytest.raises(InvalidInput, match="is not a server url"):
         resolve_endpoint(url, None, tmp_path, {})

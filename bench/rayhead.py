@@ -15,6 +15,7 @@ from pathlib import Path
 from bench.harness import BIN, free_ports, tell
 
 _PATIENCE_S = 120.0
+_JSON = {"Content-Type": "application/json"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +26,7 @@ class RayHead:
 
 @contextlib.contextmanager
 def running_ray(folder: Path) -> Iterator[RayHead]:
-    """The head has answered once when the block begins; it is stopped after it, and
+    """The head has taken a job when the block begins; it is stopped after it, and
     what it leaves behind is ended with the workspace."""
     gcs, client, dashboard = free_ports(3)
     address = f"http://127.0.0.1:{dashboard}"
@@ -57,9 +58,11 @@ def _await_answer(address: str, process: subprocess.Popen[bytes], log: Path) -> 
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise RuntimeError(f"ray start ended with {process.returncode}:\n{log.read_text(errors='replace')}")
+        # It answers before it can take a job.
+        job = urllib.request.Request(f"{address}/api/jobs/", b'{"entrypoint": "true"}', _JSON)
         with (
             contextlib.suppress(urllib.error.URLError, ConnectionError, TimeoutError),
-            opener.open(f"{address}/api/version", timeout=5) as answer,
+            opener.open(job, timeout=10) as answer,
         ):
             if answer.status == 200:
                 return

@@ -12,7 +12,7 @@ DEMO_HOME ?= $(CURDIR)/.demo-home
 WORKERS ?= 4
 SLOW_WORKERS ?= 3
 # Tests of one cluster stay together in one process: starting a cluster takes longer than most tests.
-PYTEST := $(BIN)/python -m pytest --dist loadgroup
+PYTEST := $(BIN)/python tools/run_tests.py --dist loadgroup
 
 .PHONY: help setup setup-dev demo test test-fast test-slow test-kubernetes system frameworks check format bench bench-quick clean
 
@@ -55,7 +55,7 @@ test-slow: setup-dev system frameworks ## crash sweeps, fuzzing, load, the same 
 
 test-kubernetes: setup-dev ## the Kubernetes engine on a real control plane; builds that once (10 minutes)
 	tools/kubernetes/build.sh
-	$(BIN)/python -m pytest -m kubernetes tests
+	$(PYTEST) -m kubernetes tests
 
 system: ## Debian packages that tests use, where they can be installed
 	@tools/system_packages.sh "tests of the Slurm engine need a Slurm" slurm-wlm=slurmctld munge=munged

@@ -128,6 +128,7 @@ def describe_exit(exit: Exit) -> str:
         ExitReason.SIGNAL: f"signal {_signal_name(exit.signal)}",
         ExitReason.OOM: "out of memory",
         ExitReason.TIMEOUT: "time limit reached",
+        ExitReason.HANG: "hung",
         ExitReason.LOST: "lost",
         ExitReason.CANCELLED: "cancelled",
         ExitReason.PREEMPTED: "preempted",

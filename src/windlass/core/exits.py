@@ -12,6 +12,7 @@ class ExitReason(StrEnum):
     SIGNAL = "signal"  # a rank was killed by a signal nobody here sent
     OOM = "oom"  # out of memory: the kernel's killer, the run's own limit, or the framework said so
     TIMEOUT = "timeout"  # the run's time limit
+    HANG = "hang"  # no step for many times as long as one usually takes
     LOST = "lost"  # its supervisor or node is gone and left no outcome
     CANCELLED = "cancelled"  # somebody asked
     PREEMPTED = "preempted"  # warned and stopped to make room: spot notice, eviction, a higher priority
@@ -28,6 +29,9 @@ class Exit:
     # Equal for failures that are the same failure: a traceback's frames and error without addresses and numbers.
     fingerprint: str | None = None
     traceback: str | None = None  # of that rank, if it ended with one
+    trouble: str | None = None  # what kind it is, where that is known: a name of `windlass.agent.patterns`
+    node_rank: int | None = None  # the node it happened on, and its name
+    node: str | None = None
 
     @property
     def shell_code(self) -> int:

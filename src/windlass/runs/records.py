@@ -88,6 +88,8 @@ class AttemptRecord:
     detail: str | None = None
     unknown_since: float | None = None
     archived_at: float | None = None
+    recoveries: int = 0
+    recovered_at: float | None = None
 
 
 def head_from_row(row: Row[Any]) -> RunHead:
@@ -122,18 +124,23 @@ def attempt_from_row(row: Row[Any]) -> AttemptRecord:
     return AttemptRecord(**values)
 
 
+_NEWER = ("traceback", "trouble", "node_rank", "node")
+
+
 def exit_to_json(exit: Exit | None) -> dict[str, Any] | None:
-    """Without a traceback there is no such key: servers of an older version do not know it."""
+    """Keys that servers of an older version do not know are there only where there is something to say. They know no
+    hangs either: to them it was killed, and is tried again."""
     if exit is None:
         return None
-    return {name: value for name, value in asdict(exit).items() if name != "traceback" or value is not None}
+    data = {name: value for name, value in asdict(exit).items() if name not in _NEWER or value is not None}
+    return {**data, "reason": ExitReason.SIGNAL.value, "hang": True} if exit.reason is ExitReason.HANG else data
 
 
 def exit_from_json(data: Mapping[str, Any] | None) -> Exit | None:
     if data is None:
         return None
     known = {field.name: data[field.name] for field in fields(Exit) if field.name in data}
-    return Exit(**{**known, "reason": ExitReason(data["reason"])})
+    return Exit(**{**known, "reason": ExitReason.HANG if data.get("hang") else ExitReason(data["reason"])})
 
 
 def placement_to_json(placement: Placement) -> dict[str, Any]:

@@ -77,6 +77,8 @@ attempts = Table(
     Column("detail", Text),  # what the engine says about it
     Column("unknown_since", Seconds),  # the engine cannot be asked, or cannot tell
     Column("archived_at", Seconds),  # its logs are in the blobs
+    Column("recoveries", Integer, nullable=False, server_default="0"),  # of those in place, how many are on record
+    Column("recovered_at", Seconds),  # when it had gone beyond where the attempt before it died
     Index("ix_attempts_run_number", "run_id", "number", unique=True),
     Index("ix_attempts_state", "state"),
     Index("ix_attempts_released", "released_at"),

@@ -64,6 +64,8 @@ class EventKind(StrEnum):
     STARTED = "started"
     ATTEMPT_ENDED = "attempt_ended"
     RETRYING = "retrying"
+    RECOVERED = "recovered"  # it has gone beyond where a failure threw it back: level, steps lost, times
+    SET_ASIDE = "set_aside"  # a node that failed it is not used for a while
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     PREEMPTING = "preempting"  # a warned stop: its node will be taken away

@@ -1,0 +1,118 @@
+"""Nodes that are set aside: for a while because something broke on them, or by hand. What is placed avoids them.
+
+A node that breaks again soon after it was back is set aside for twice as long each time. Rows of nodes that are back
+stay, for that; giving one back by hand forgets what was.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import (
+    Boolean,
+    Column,
+    ColumnElement,
+    Connection,
+    Integer,
+    Row,
+    String,
+    Table,
+    Text,
+    and_,
+    delete,
+    insert,
+    or_,
+    select,
+)
+
+from windlass.db.metadata import Seconds, metadata
+
+FIRST_S = 30 * 60.0
+LONGEST_S = 24 * 3600.0
+FORGOTTEN_AFTER_S = 24 * 3600.0  # one that was well for so long starts at the first time again
+
+NodeKey = tuple[str, str]  # engine and name
+
+set_aside = Table(
+    "set_aside",
+    metadata,
+    Column("engine", String(32), primary_key=True),
+    Column("node", String(200), primary_key=True),
+    Column("reason", Text, nullable=False),
+    Column("since", Seconds, nullable=False),
+    Column("until", Seconds),  # null: until somebody gives it back
+    Column("times", Integer, nullable=False),
+    Column("by_hand", Boolean, nullable=False),
+    Column("run_id", String(32)),  # whose failure it was
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aside:
+    """Why a node is not to be used, and until when."""
+
+    reason: str
+    since: float
+    until: float | None  # None: until somebody gives it back
+    times: int = 1  # in a row
+    by_hand: bool = False
+    run_id: str | None = None
+
+    def holds(self, now: float) -> bool:
+        return self.until is None or now < self.until
+
+
+def decide_aside(known: Aside | None, reason: str, *, now: float, run_id: str | None = None) -> Aside:
+    """What is to be kept of a node that something broke on. One that is set aside already stays so, and for no longer:
+    the runs that were on it fail together."""
+    if known is not None and known.holds(now):
+        return known
+    recent = known is not None and not known.by_hand and now - (known.until or now) < FORGOTTEN_AFTER_S
+    times = known.times + 1 if known is not None and recent else 1
+    for_s = min(FIRST_S * 2.0 ** min(times - 1, 16), LONGEST_S)
+    return Aside(reason=reason, since=now, until=now + for_s, times=times, run_id=run_id)
+
+
+def load_aside(tx: Connection, *, now: float) -> dict[NodeKey, Aside]:
+    """Those that are set aside now."""
+    rows = tx.execute(select(set_aside).where(or_(set_aside.c.until.is_(None), set_aside.c.until > now)))
+    return {(row.engine, row.node): _aside(row) for row in rows}
+
+
+def load_last_aside(tx: Connection, node: NodeKey) -> Aside | None:
+    """As it is now, or was last."""
+    row = tx.execute(select(set_aside).where(_is(node))).first()
+    return _aside(row) if row else None
+
+
+def commit_aside(tx: Connection, node: NodeKey, aside: Aside) -> None:
+    tx.execute(delete(set_aside).where(_is(node)))
+    values = {
+        "reason": aside.reason,
+        "since": aside.since,
+        "until": aside.until,
+        "times": aside.times,
+        "by_hand": aside.by_hand,
+        "run_id": aside.run_id,
+    }
+    tx.execute(insert(set_aside).values(engine=node[0], node=node[1], **values))
+
+
+def commit_back(tx: Connection, node: NodeKey) -> None:
+    tx.execute(delete(set_aside).where(_is(node)))
+
+
+def _is(node: NodeKey) -> ColumnElement[bool]:
+    return and_(set_aside.c.engine == node[0], set_aside.c.node == node[1])
+
+
+def _aside(row: Row[Any]) -> Aside:
+    return Aside(
+        reason=row.reason,
+        since=row.since,
+        until=row.until,
+        times=row.times,
+        by_hand=row.by_hand,
+        run_id=row.run_id,
+    )

@@ -46,4 +46,6 @@ def test_every_state_has_an_event_that_leads_to_it() -> None:
         EventKind.PREEMPTING,
         EventKind.ALERT,
         EventKind.CHECKPOINT,
+        EventKind.RECOVERED,
+        EventKind.SET_ASIDE,
     }

@@ -25,12 +25,12 @@ from windlass.job.checkpoint.state import RANK
 
 
 class Contents:
-    """One checkpoint's folder, opened."""
+    """One checkpoint's folder, opened; or what would be in it, with `metadata` and the bytes of its `files` given."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, metadata: bytes | None = None, files: Mapping[str, Tensor] | None = None) -> None:
         self.path = path
-        self.metadata: Metadata = pickle.loads((path / METADATA).read_bytes())
-        self._files: dict[str, Tensor] = {}
+        self.metadata: Metadata = pickle.loads((path / METADATA).read_bytes() if metadata is None else metadata)
+        self._files: dict[str, Tensor] = dict(files or {})
         self._chunks = {
             (name, tuple(chunk.offsets)): (tuple(chunk.sizes), saved.properties.dtype)
             for name, saved in self.metadata.state_dict_metadata.items()

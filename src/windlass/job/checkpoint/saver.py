@@ -49,19 +49,20 @@ class Order:
     plan: str
     metrics: dict[str, float]
     keep: dict[str, Any]
+    arena: int = 0  # the number of the one that holds it
 
 
 class Saver:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        self._memory: mmap.mmap | None = None
+        self._arenas: dict[int, mmap.mmap] = {}
         self._metadata = b""
         self._threads = ThreadPoolExecutor(
             max(2, min(_MOST_THREADS, (os.cpu_count() or 2) // 2))
         )  # one hashes, one writes
 
-    def use_arena(self, fd: int, metadata: bytes) -> None:
-        self._memory = mmap.mmap(fd, 0, prot=mmap.PROT_READ)
+    def use_arena(self, fd: int, metadata: bytes, number: int = 0) -> None:
+        self._arenas[number] = mmap.mmap(fd, 0, prot=mmap.PROT_READ)
         os.close(fd)
         self._metadata = metadata
 
@@ -83,7 +84,7 @@ class Saver:
         return {"step": order.step, "error": None, "took_s": took_s, "written_s": written_s, "size_bytes": size}
 
     def _write_part(self, order: Order, saving: Path) -> list[PartFile]:
-        writing = [self._threads.submit(self._write_image, saving, *file) for file in order.files]
+        writing = [self._threads.submit(self._write_image, order.arena, saving, *file) for file in order.files]
         try:
             files = [future.result() for future in writing]
         finally:
@@ -94,14 +95,13 @@ class Saver:
         self._disk.write_file(saving / part_name(order.rank), json.dumps(part).encode())
         return files
 
-    def _write_image(self, saving: Path, name: str, start: int, size: int) -> PartFile:
+    def _write_image(self, arena: int, saving: Path, name: str, start: int, size: int) -> PartFile:
         """Straight from the arena, each chunk hashed on its way."""
-        assert self._memory is not None
         digest = hashlib.sha256()
         fd = self._disk.create(saving / name, direct=True)
         try:
             self._disk.reserve(fd, size)
-            with memoryview(self._memory) as memory:
+            with memoryview(self._arenas[arena]) as memory:
                 for at in range(0, size, _CHUNK):
                     with memory[start + at : start + min(at + _CHUNK, size)] as chunk:
                         digest.update(chunk)
@@ -212,7 +212,7 @@ def serve(connection: socket.socket, saver: Saver) -> None:
                 if not data:
                     return
                 pending += data
-            saver.use_arena(fds.pop(0), pending[:size])
+            saver.use_arena(fds.pop(0), pending[:size], message.get("number", 0))
             pending = pending[size:]
         else:
             answer = saver.save(Order(**message["order"]))

@@ -13,6 +13,8 @@ import re
 import signal
 from typing import Iterator, NamedTuple
 
+from .patterns import find_trouble
+
 _RANK_PREFIX = re.compile(r"^(\[(default|rank|node)?\d+\]:\s?)+")
 _HEADER = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^\s+File "(?P<file>[^"]*)", line (?P<line>\d+)(, in (?P<function>.+))?$')
@@ -87,6 +89,7 @@ class Failure(NamedTuple):
     fingerprint: str | None
     about_peers: bool = False  # it tells that another process is gone, so perhaps of a consequence only
     traceback: str | None = None
+    trouble: str | None = None  # of which kind it is, as `windlass.agent.patterns` tells it
 
 
 def describe_failure(
@@ -97,8 +100,7 @@ def describe_failure(
         return _describe_signal(rank, signal_number, text, kernel_oom)
     error = last_python_error(text) if exit_code == 1 else None
     if error is not None:
-        reason = "oom" if error.is_out_of_memory() else "exit_code"
-        return Failure(reason, error.describe(), error.fingerprint(), error.is_about_peers(), last_traceback(text))
+        return _describe_error(error, text, error.describe())
     last = _last_line(text)
     message = "rank %d exited with code %d" % (rank, exit_code or 0)
     return Failure(
@@ -106,6 +108,7 @@ def describe_failure(
         "%s: %s" % (message, last) if last else message,
         _digest(["exit", exit_code, normalised(last)]),
         bool(_PEER_IS_GONE.search(last)),
+        trouble=find_trouble(text, None),
     )
 
 
@@ -117,9 +120,14 @@ def describe_unfinished(*, rank: int, stderr_tail: bytes) -> Failure | None:
     traceback = last_traceback(text)
     if error is None or traceback is None or not text.endswith(traceback.splitlines()[-1]):
         return None
+    return _describe_error(error, text, "%s; rank %d did not end by itself" % (error.describe(), rank))
+
+
+def _describe_error(error: PythonError, text: str, message: str) -> Failure:
+    trouble = find_trouble(text, "%s: %s" % (error.type, error.message))
     reason = "oom" if error.is_out_of_memory() else "exit_code"
-    message = "%s; rank %d did not end by itself" % (error.describe(), rank)
-    return Failure(reason, message, error.fingerprint(), error.is_about_peers(), traceback)
+    fingerprint, about_peers = error.fingerprint(), error.is_about_peers()
+    return Failure(reason, message, fingerprint, about_peers, last_traceback(text), trouble)
 
 
 def _describe_signal(rank: int, number: int, text: str, kernel_oom: bool) -> Failure:
@@ -134,6 +142,7 @@ def _describe_signal(rank: int, number: int, text: str, kernel_oom: bool) -> Fai
         "%s: %s" % (message, last) if last else message,
         _digest(["signal", number, normalised(last)]),
         bool(_PEER_IS_GONE.search(text)),  # a watchdog says much before it aborts
+        trouble=find_trouble(text, None),
     )
 
 

@@ -66,6 +66,7 @@ def summary(
     fingerprint: str | None = None,
     about_peers: bool = False,
     traceback: str | None = None,
+    trouble: str | None = None,
     ranks: list[dict[str, Any]] | None = None,
     usage: dict[str, Any] | None = None,
     dropped_log_bytes: int = 0,
@@ -80,6 +81,7 @@ def summary(
         "fingerprint": fingerprint,
         "about_peers": about_peers,  # the message tells of another process that is gone: another node may know more
         "traceback": traceback,
+        "trouble": trouble,  # what kind it is, see `windlass.agent.remedy`
         "started_at": started_at,
         "ended_at": ended_at,
         "ranks": ranks or [],

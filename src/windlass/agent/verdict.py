@@ -16,6 +16,7 @@ class Verdict(NamedTuple):
     fingerprint: str | None = None
     about_peers: bool = False
     traceback: str | None = None
+    trouble: str | None = None
 
     @classmethod
     def on(cls, found: Candidate) -> Verdict:
@@ -29,4 +30,5 @@ class Verdict(NamedTuple):
             failure.fingerprint,
             failure.about_peers,
             failure.traceback,
+            failure.trouble,
         )

@@ -43,8 +43,8 @@ def decide_rest(outcomes: Sequence[Mapping[str, Any] | None], states: Sequence[s
 
 
 def exit_of(outcomes: Sequence[Mapping[str, Any]]) -> Exit:
-    """The first failure explains the attempt; what the other nodes ended with follows from it. So it does if one node
-    was preempted alone: the others fail for want of it."""
+    """`outcomes` of all nodes, in the order of their ranks. The first failure explains the attempt; what the other nodes
+    ended with follows from it. So it does if one node was preempted alone: the others fail for want of it."""
     failures = sorted(filter(is_failure, outcomes), key=_failed_at)
     preempted = [outcome for outcome in outcomes if outcome["reason"] == ExitReason.PREEMPTED]
     if preempted and not any(outcome["reason"] == ExitReason.LOST for outcome in failures):
@@ -59,6 +59,8 @@ def exit_of(outcomes: Sequence[Mapping[str, Any]]) -> Exit:
         message=cause["message"],
         fingerprint=cause["fingerprint"],
         traceback=cause.get("traceback"),
+        trouble=cause.get("trouble"),
+        node_rank=next((rank for rank, outcome in enumerate(outcomes) if outcome is cause and failures), None),
     )
 
 

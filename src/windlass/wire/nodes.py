@@ -77,6 +77,7 @@ class NodeOutcome(_File):
     fingerprint: str | None = Field(max_length=200)
     about_peers: bool = False
     traceback: str | None = Field(None, max_length=100_000)
+    trouble: str | None = Field(None, max_length=64)
     started_at: Time | None
     ended_at: Time
     ranks: list[RankEnd] = Field(max_length=10_000)

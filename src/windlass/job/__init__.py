@@ -29,6 +29,7 @@ _ON_FIRST_USE: dict[str, str] = {
     "init": "windlass.job.process",
     "loader": "windlass.job.prefetch",
     "optimizer": "windlass.job.parallel.optimizer",
+    "order": "windlass.job.ordering",
     "parallelize": "windlass.job.parallel.parallelize",
     "profile": "windlass.job.accounting.profiling",
     "steps": "windlass.job.accounting.meter",
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from windlass.job.accounting.profiling import profile as profile
     from windlass.job.checkpoint.checkpoints import checkpoints as checkpoints
     from windlass.job.checkpoint.retention import Keep as Keep
+    from windlass.job.ordering import order as order
     from windlass.job.parallel.optimizer import optimizer as optimizer
     from windlass.job.parallel.parallelize import Parallel as Parallel
     from windlass.job.parallel.parallelize import parallelize as parallelize

@@ -1,7 +1,8 @@
 """`job.loader`: batches made ready in the background, on the device already when the training loop asks for them.
 
 A thread takes batches from the source, pins them and copies them over on a stream of its own, so that the copy goes on
-while the model computes. The source is what makes batches (a DataLoader, a generator); it is not changed.
+while the model computes. The source is what makes batches (a DataLoader, a generator); it is not changed. Where it has
+a position, the loader has one too: that of the loop, which is behind the source's by what is ready.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import atexit
 import threading
 import weakref
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
@@ -16,7 +18,9 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
+from windlass.core.errors import InvalidInput
 from windlass.job.accounting.waiting import waiting
+from windlass.job.ordering import Order
 from windlass.job.session import session
 
 Batch = TypeVar("Batch")
@@ -36,10 +40,16 @@ class Loader(Generic[Batch]):
         # Here and not in the thread: what a source draws from the global random generator when it is started comes
         # at the same place of the program every time.
         source = iter(self.source)
-        return Feed(source, self.device, self.prefetch) if self.prefetch else self._unhurried(source)
+        if not self.prefetch:
+            return self._unhurried(source)
+        return Feed(source, self.device, self.prefetch, self._state_of_source)
 
     def __len__(self) -> int:
         return len(self.source)  # type: ignore[arg-type]  # its TypeError is the right one
+
+    def _state_of_source(self) -> Any:
+        """Taken after every batch, by whoever took the batch."""
+        return None
 
     def _unhurried(self, source: Iterator[Batch]) -> Iterator[Batch]:
         done = object()
@@ -52,16 +62,111 @@ class Loader(Generic[Batch]):
             yield batch
 
 
-def loader(source: Iterable[Batch], device: torch.device | str | None = None, prefetch: int = 2) -> Loader[Batch]:
+class PositionedLoader(Loader[Batch], ABC):
+    """Of a source with a position: `job.checkpoints(loader=...)` takes it."""
+
+    _pass: weakref.ref[Any] | None = None
+
+    def __iter__(self) -> Iterator[Batch]:
+        handing_out = self._noted(super().__iter__())
+        self._pass = weakref.ref(handing_out)
+        return handing_out
+
+    @abstractmethod
+    def state_dict(self) -> Any: ...
+
+    def load_state_dict(self, state: Any) -> None:
+        current = None if self._pass is None else self._pass()
+        if current is not None and current.gi_frame is not None:
+            raise InvalidInput(
+                "the loader is being read already, from another position; enter `job.checkpoints(...)` before the loop "
+                "that reads it begins"
+            )
+        self._go_to(state)
+
+    @abstractmethod
+    def _go_to(self, state: Any) -> None: ...
+
+    @abstractmethod
+    def _note(self, state: Any) -> None:
+        """A batch is handed out, after which the source had this state."""
+
+    def _noted(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        for batch in batches:
+            self._note(batches.state if isinstance(batches, Feed) else self._state_of_source())
+            yield batch
+
+
+class OrderedLoader(PositionedLoader[Batch]):
+    """Of a source that reads by an Order, whose position follows what is handed out."""
+
+    def __init__(self, source: Iterable[Batch], device: torch.device, prefetch: int, order: Order) -> None:
+        super().__init__(source, device, prefetch)
+        self.order = order
+
+    def state_dict(self) -> Any:
+        return self.order.state_dict()
+
+    def _go_to(self, state: Any) -> None:
+        self.order.load_state_dict(state)
+
+    def _note(self, state: Any) -> None:
+        del state
+        self.order.advance()
+
+
+class StatefulLoader(PositionedLoader[Batch]):
+    """Of a source with a state of its own, such as torchdata's StatefulDataLoader."""
+
+    def __init__(self, source: Iterable[Batch], device: torch.device, prefetch: int) -> None:
+        super().__init__(source, device, prefetch)
+        self._state = self._state_of_source()
+
+    def state_dict(self) -> Any:
+        return self._state
+
+    def _go_to(self, state: Any) -> None:
+        self.source.load_state_dict(state)  # type: ignore[attr-defined]
+        self._state = state
+
+    def _note(self, state: Any) -> None:
+        self._state = state
+
+    def _state_of_source(self) -> Any:
+        return self.source.state_dict()  # type: ignore[attr-defined]
+
+
+def loader(
+    source: Iterable[Batch],
+    device: torch.device | str | None = None,
+    prefetch: int = 2,
+    *,
+    order: Order | None = None,
+) -> Loader[Batch]:
     """Batches of `source` on `device` (this process's own if None), `prefetch` of them ready in advance; 0: none.
 
     Tensors within tuples, lists and mappings are copied, everything else is passed on. An exception of the source is
     raised where its batch would have come. A source that draws random numbers for every batch needs a generator of its
-    own, since it runs at the same time as the model.
+    own, since it runs at the same time as the model. `order`: what the source reads by, where that cannot be seen from
+    it; of a DataLoader it is the `batch_sampler`.
     """
     if prefetch < 0:
         raise ValueError(f"prefetch is {prefetch}, but must be a whole number from 0")
-    return Loader(source, torch.device(device) if device is not None else own_device(), prefetch)
+    where = torch.device(device) if device is not None else own_device()
+    order = order_of(source) if order is None else order
+    if order is not None:
+        return OrderedLoader(source, where, prefetch, order)
+    if hasattr(source, "state_dict") and hasattr(source, "load_state_dict"):
+        return StatefulLoader(source, where, prefetch)
+    return Loader(source, where, prefetch)
+
+
+def order_of(source: Any) -> Order | None:
+    """What a source reads by, if it is an Order and can be seen."""
+    for one in (source, getattr(source, "batch_sampler", None), getattr(source, "order", None)):
+        if isinstance(one, Order):
+            return one
+    return None
 
 
 def own_device() -> torch.device:
@@ -73,13 +178,16 @@ def own_device() -> torch.device:
 class Feed(Iterator[Batch]):
     """One pass over a source. Dropping it (a `break` in the loop) or `close` ends its thread."""
 
-    def __init__(self, source: Iterator[Batch], device: torch.device, prefetch: int) -> None:
+    def __init__(
+        self, source: Iterator[Batch], device: torch.device, prefetch: int, state: Callable[[], Any] = lambda: None
+    ) -> None:
+        self.state: Any = None  # the source's, after the batch that came last from here
         self._device = device
         self._ready = _Ready(prefetch)
         copy = _copier(device)
         # The thread knows the queue and the source, not this object: else it would never be dropped.
         self._thread = threading.Thread(
-            target=_fill, args=(self._ready, source, copy), name="windlass-loader", daemon=True
+            target=_fill, args=(self._ready, source, copy, state), name="windlass-loader", daemon=True
         )
         self._thread.start()
         weakref.finalize(self, self._ready.close).atexit = False
@@ -87,7 +195,7 @@ class Feed(Iterator[Batch]):
 
     def __next__(self) -> Batch:
         with waiting().measured(self._device):
-            batch, copied = self._ready.get()
+            batch, copied, self.state = self._ready.get()
             if copied is not None:
                 stream = torch.cuda.current_stream(self._device)
                 stream.wait_event(copied)
@@ -106,12 +214,12 @@ class _Ready:
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._items: deque[tuple[Any, Any]] = deque()
+        self._items: deque[tuple[Any, Any, Any]] = deque()
         self._changed = threading.Condition()
         self._closed = False
         self._end: BaseException | None = None  # what comes after the last batch
 
-    def put(self, item: tuple[Any, Any]) -> bool:
+    def put(self, item: tuple[Any, Any, Any]) -> bool:
         """Waits for room; False: nobody wants more."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or len(self._items) < self._size)
@@ -120,7 +228,7 @@ class _Ready:
                 self._changed.notify_all()
             return not self._closed
 
-    def get(self) -> tuple[Any, Any]:
+    def get(self) -> tuple[Any, Any, Any]:
         with self._changed:
             self._changed.wait_for(lambda: self._items or self._end is not None or self._closed)
             if self._items:
@@ -142,10 +250,12 @@ class _Ready:
             self._changed.notify_all()
 
 
-def _fill(ready: _Ready, source: Iterator[Any], copy: Callable[[Any], tuple[Any, Any]]) -> None:
+def _fill(
+    ready: _Ready, source: Iterator[Any], copy: Callable[[Any], tuple[Any, Any]], state: Callable[[], Any]
+) -> None:
     try:
         for batch in source:
-            if not ready.put(copy(batch)):
+            if not ready.put((*copy(batch), state())):
                 break
         ready.end(StopIteration())
     except BaseException as error:  # whatever it is, it belongs to the loop that reads

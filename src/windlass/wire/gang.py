@@ -1,5 +1,5 @@
-"""The parts of a spec that say who does what in a gang: `plan`, how one model is spread over all processes, and
-`roles`, processes that do different work.
+"""The parts of a spec that say who does what in a gang: `plan`, how one model is spread over all processes, `roles`,
+processes that do different work, and `elastic`, how many nodes they may be on.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from windlass.core.errors import InvalidInput
 from windlass.core.plan import AUTO, parse_plan
+from windlass.core.quantities import parse_duration
 from windlass.wire.strict import StrictModel
 
 _KEY = re.compile(r"plan key '(\w+)'")
@@ -58,6 +59,14 @@ class RoleSpec(StrictModel):
     )
 
 
+class ElasticSpec(StrictModel):
+    min_nodes: int = Field(1, ge=1, le=10_000, description="the fewest nodes that it goes on with")
+    max_nodes: int = Field(ge=1, le=10_000, description="the most nodes that it takes")
+    grow_every: Annotated[float, BeforeValidator(parse_duration), Field(ge=1)] | None = Field(
+        300.0, description="how often, at most, it is stopped to go on with more nodes; null: never"
+    )
+
+
 PlanSpec = Annotated[Text | dict[str, Any], BeforeValidator(_plan)]
 RoleName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,30}$")]
 RolesSpec = dict[RoleName, Annotated[RoleSpec, BeforeValidator(_role)]]
@@ -66,6 +75,19 @@ RolesSpec = dict[RoleName, Annotated[RoleSpec, BeforeValidator(_role)]]
 def is_essential(name: str, role: RoleSpec) -> bool:
     """Parameter servers of TensorFlow never return: they serve until they are told to stop."""
     return name != "ps" if role.essential is None else role.essential
+
+
+def check_elastic(elastic: ElasticSpec, *, nodes: int, has_roles: bool) -> None:
+    if elastic.min_nodes > elastic.max_nodes:
+        raise problem_at(("elastic",), f"has min_nodes {elastic.min_nodes}, more than max_nodes {elastic.max_nodes}")
+    if not elastic.min_nodes <= nodes <= elastic.max_nodes:
+        raise problem_at(
+            ("resources", "nodes"),
+            f"is {nodes}, the fewest that an elastic run begins with: a number from min_nodes {elastic.min_nodes} to "
+            f"max_nodes {elastic.max_nodes}",
+        )
+    if has_roles:
+        raise problem_at(("elastic",), "changes the number of processes, and `roles` fixes it")
 
 
 def check_roles(roles: RolesSpec, *, has_command: bool, nodes: int, nproc: int | None) -> None:

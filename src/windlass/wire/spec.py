@@ -16,7 +16,7 @@ from windlass.core.frameworks import Framework
 from windlass.core.quantities import parse_duration, parse_size
 from windlass.core.recipes import check_recipe
 from windlass.wire.checkpoints import CheckpointSpec
-from windlass.wire.gang import PlanSpec, RolesSpec, check_roles, problem_at
+from windlass.wire.gang import ElasticSpec, PlanSpec, RolesSpec, check_elastic, check_roles, problem_at
 from windlass.wire.kubernetes import KubernetesOptions
 from windlass.wire.problems import problems_of
 from windlass.wire.ray import RayOptions
@@ -25,7 +25,7 @@ from windlass.wire.strict import StrictModel
 
 # Keys of capabilities that this version does not have. Refused by name: accepting them would be a promise.
 NOT_YET = {
-    "": {"data", "elastic", "max_cost"},
+    "": {"data", "max_cost"},
     "resources": {"spot", "tpus"},
 }
 ENV_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
@@ -104,6 +104,7 @@ class RunSpec(StrictModel):
     resources: ResourcesSpec = Field(default_factory=ResourcesSpec)
     plan: PlanSpec | None = Field(None, description="how the model is spread over the processes, or `auto`")
     roles: RolesSpec = Field(default_factory=dict, max_length=100, description="groups of processes of one gang")
+    elastic: ElasticSpec | None = Field(None, description="a range of nodes, of which it takes what is free")
     framework: Framework | None = Field(None, description="what it trains with; found out where it can be")
     params: dict[Name, ParamValue] = Field(default_factory=dict)
     env: dict[EnvName, Annotated[Text, BeforeValidator(_env_text)]] = Field(default_factory=dict)
@@ -134,6 +135,18 @@ class RunSpec(StrictModel):
             return {**data, "code": None}
         return data
 
+    @model_validator(mode="before")
+    @classmethod
+    def _elastic_begins_with_its_fewest(cls, data: Any) -> Any:
+        """Unless `resources` says otherwise. Written into the spec, so that it reads the same after a round trip."""
+        if not isinstance(data, Mapping) or not isinstance(data.get("elastic"), Mapping):
+            return data
+        resources = data.get("resources")
+        if resources is not None and (not isinstance(resources, Mapping) or "nodes" in resources):
+            return data
+        fewest = data["elastic"].get("min_nodes", 1)
+        return {**data, "resources": {**(resources or {}), "nodes": fewest}} if isinstance(fewest, int) else data
+
     @model_validator(mode="after")
     def _one_way_to_start(self) -> RunSpec:
         ways = [name for name in ("command", "script", "recipe") if getattr(self, name) is not None]
@@ -149,6 +162,8 @@ class RunSpec(StrictModel):
             raise ValueError("`workdir` goes with `code: null`: a run has a snapshot or a folder, not both")
         if both := sorted(set(self.env) & set(self.secrets)):
             raise ValueError(f"{both[0]} is in both `env` and `secrets`")
+        if self.elastic is not None:
+            check_elastic(self.elastic, nodes=self.resources.nodes, has_roles=bool(self.roles))
         if self.roles:
             check_roles(self.roles, has_command=bool(ways), nodes=self.resources.nodes, nproc=self.nproc)
             if self.plan is not None:

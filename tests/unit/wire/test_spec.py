@@ -236,3 +236,31 @@ def test_a_recipe_brings_its_code_and_is_known_by_name(monkeypatch: pytest.Monke
     monkeypatch.setattr("windlass.wire.spec.check_recipe", lambda name: name)
     assert parse_spec({"recipe": "gpt"}).code is None
     assert parse_spec({"recipe": "gpt", "code": "."}).code == "."
+
+
+def test_an_elastic_run_begins_with_its_fewest_nodes_unless_it_says_otherwise() -> None:
+    spec = parse_spec({"command": "x", "elastic": {"min_nodes": 2, "max_nodes": 4, "grow_every": "2m"}})
+    assert (spec.resources.nodes, spec.elastic.grow_every if spec.elastic else None) == (2, 120)
+    assert RunSpec.model_validate(spec.model_dump(mode="json")) == spec
+    spec = parse_spec({"command": "x", "elastic": {"max_nodes": 4}, "resources": {"nodes": 3, "cpus": 2}})
+    assert (spec.resources.nodes, spec.resources.cpus) == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        ({"elastic": {"min_nodes": 5, "max_nodes": 4}}, "`elastic`: has min_nodes 5, more than max_nodes 4"),
+        ({"elastic": {"min_nodes": 1}}, "`elastic.max_nodes`: field required"),
+        (
+            {"elastic": {"min_nodes": 2, "max_nodes": 4}, "resources": {"nodes": 1}},
+            "`resources.nodes`: is 1, the fewest that an elastic run begins with: a number from min_nodes 2 to "
+            "max_nodes 4",
+        ),
+        (
+            {"elastic": {"max_nodes": 2}, "roles": {"worker": 1, "ps": 1}},
+            "`elastic`: changes the number of processes, and `roles` fixes it",
+        ),
+    ],
+)
+def test_what_is_no_range_of_nodes_is_refused(data: dict[str, Any], problem: str) -> None:
+    assert problems_of({"command": "x", **data}) == [problem]

@@ -72,4 +72,5 @@ def kind_of(reason: str, signal_number: int | None, trouble: str | None) -> str:
 
 
 def decide_remedy(reason: str, signal_number: int | None, trouble: str | None) -> Remedy:
-    return TABLE[kind_of(reason, signal_number, trouble)]
+    """Of a reason that this version does not know, no more is concluded than that the attempt is over."""
+    return TABLE.get(kind_of(reason, signal_number, trouble), TABLE["lost"])

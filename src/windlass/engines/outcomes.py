@@ -43,7 +43,7 @@ def decide_rest(outcomes: Sequence[Mapping[str, Any] | None], states: Sequence[s
 
 
 def exit_of(outcomes: Sequence[Mapping[str, Any]]) -> Exit:
-    """`outcomes` of all nodes, in the order of their ranks. The first failure explains the attempt; what the other nodes
+    """`outcomes` of all nodes, in the order of their ranks. The first failure explains the attempt; what other nodes
     ended with follows from it. So it does if one node was preempted alone: the others fail for want of it."""
     failures = sorted(filter(is_failure, outcomes), key=_failed_at)
     preempted = [outcome for outcome in outcomes if outcome["reason"] == ExitReason.PREEMPTED]
@@ -70,6 +70,12 @@ def _failed_at(outcome: Mapping[str, Any]) -> tuple[bool, bool, float]:
     ends = {end["rank"]: end["ended_at"] for end in outcome["ranks"]}
     own_trouble = not outcome.get("about_peers", False)
     return outcome["reason"] != ExitReason.LOST, not own_trouble, ends.get(outcome["rank"], outcome["ended_at"])
+
+
+def merge_recoveries(told: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[Mapping[str, Any], ...]:
+    """What the nodes have on record, one entry a generation: the first node of a gang keeps the record."""
+    found = {int(entry["generation"]): entry for entries in reversed(told) for entry in entries}
+    return tuple(found[generation] for generation in sorted(found))
 
 
 def merge_usage(samples: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select
 
 from windlass.core.quantities import format_duration
+from windlass.core.resources import Placement
 from windlass.runs import store
-from windlass.runs.records import AttemptRecord, RunRecord
+from windlass.runs.bulk import in_parts
+from windlass.runs.records import AttemptRecord, RunRecord, placement_from_json
+from windlass.runs.tables import attempts
 from windlass.runs.types import STATE_AFTER, RunState
 from windlass.scheduling.access import EngineAccess
+from windlass.scheduling.aside import load_aside
 from windlass.scheduling.engines import load_engines
 from windlass.scheduling.explain import explain_waiting
 from windlass.scheduling.nodes import load_nodes, load_seen_at
@@ -25,9 +29,12 @@ def load_cluster_snapshot(tx: Connection, access: EngineAccess, *, now: float) -
     engines = load_engines(tx)
     types = {name: state.type for name, state in engines.items()}
     away = {name: state.message for name, state in engines.items() if state.unreachable_since is not None}
+    runs = store.load_runs_in(tx, store.WAITING)
+    before = _last_placements(tx, [run.id for run in runs if run.state is RunState.RECOVERING])
     return ClusterSnapshot(
         nodes=tuple(node for node in load_nodes(tx) if node.engine not in away),
         away=away,
+        aside=load_aside(tx, now=now),
         held=store.load_held(tx),
         waiting=tuple(
             WaitingRun(
@@ -39,37 +46,46 @@ def load_cluster_snapshot(tx: Connection, access: EngineAccess, *, now: float) -
                 engines=access.of_run(
                     run.project, run.spec_data.get("engine") or (), image=run.spec_data.get("image"), types=types
                 ),
+                before=before.get(run.id),
             )
-            for run in store.load_runs_in(tx, store.WAITING)
+            for run in runs
             if (run.retry_at or 0.0) <= now and run.cancel_requested_at is None
         ),
     )
 
 
+def _last_placements(tx: Connection, run_ids: Sequence[str]) -> dict[str, Placement]:
+    """Where the newest attempt of each run was."""
+    found: dict[str, Placement] = {}
+    for some in in_parts(run_ids):
+        query = select(attempts.c.run_id, attempts.c.placement).where(attempts.c.run_id.in_(some))
+        rows = tx.execute(query.order_by(attempts.c.number))
+        found |= {row.run_id: placement_from_json(row.placement) for row in rows}
+    return found
+
+
 def explain_run(tx: Connection, run: RunRecord, access: EngineAccess, *, now: float) -> Why:
-    attempts = store.load_attempts(tx, run.id)
+    tried = store.load_attempts(tx, run.id)
     if run.state is RunState.RECOVERING and run.retry_at is not None and run.retry_at > now:
         summary = f"waits {format_duration(run.retry_at - now)} before attempt {run.attempt_count + 1}"
-        return _why(run, summary, _history(attempts))
+        return _why(run, summary, _history(tried))
     if run.state.is_waiting:
         found = explain_waiting(load_cluster_snapshot(tx, access, now=now), run.id)
         if found is not None:
-            return _why(run, found.summary, [*found.details, *_history(attempts)], position=found.position)
-        return _why(run, "is being cancelled", _history(attempts))
+            return _why(run, found.summary, [*found.details, *_history(tried)], position=found.position)
+        return _why(run, "is being cancelled", _history(tried))
     if run.state.is_live:
-        held = ", ".join(share.node for share in attempts[-1].placement.shares) if attempts else "no node"
+        held = ", ".join(share.node for share in tried[-1].placement.shares) if tried else "no node"
         since = run.started_at or run.queued_at
         verb = "is being cancelled" if run.cancelling else f"is {run.state}"
-        if attempts and (since_when := attempts[-1].unknown_since) is not None:
+        if tried and (since_when := tried[-1].unknown_since) is not None:
             verb = f"was {run.state} when its engine was last in touch, {format_duration(now - since_when)} ago"
         summary = f"{verb}: attempt {run.attempt_count} on {held}, {format_duration(now - since)} so far"
-        said = [f"{attempts[-1].engine} says: {attempts[-1].detail}"] if attempts and attempts[-1].detail else []
-        return _why(run, summary, [*said, *_history(attempts)])
+        said = [f"{tried[-1].engine} says: {tried[-1].detail}"] if tried and tried[-1].detail else []
+        return _why(run, summary, [*said, *_history(tried)])
     moves = [event for event in store.load_events(tx, run.id) if event.kind in STATE_AFTER]
     traceback = run.exit.traceback.splitlines() if run.exit is not None and run.exit.traceback else []
-    return _why(
-        run, f"{run.state}: {moves[-1].message}" if moves else str(run.state), [*traceback, *_history(attempts)]
-    )
+    return _why(run, f"{run.state}: {moves[-1].message}" if moves else str(run.state), [*traceback, *_history(tried)])
 
 
 def view_cluster(tx: Connection) -> ClusterView:

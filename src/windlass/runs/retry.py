@@ -1,27 +1,20 @@
-"""Whether a failed attempt is tried again, and when. Pure: the history comes in, a decision goes out.
-
-| exit | tried again |
-|---|---|
-| preempted | always, not counted: it says nothing about the run |
-| lost, killed from outside (SIGKILL, SIGTERM, SIGHUP ...) | up to `max` |
-| out of memory | once, then it is the run's own need |
-| traceback, exit code, crash signal (SIGSEGV ...) | only if the spec has `retry`; the same failure twice ends it |
-| timeout, cancelled, launch failed | never |
+"""Whether a failed attempt is tried again, and when, and whether its node is to blame. Pure: the history comes in, a
+decision goes out. What is done about which failure is the table of `windlass.agent.remedy`: supervisors go by it too.
 """
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
+from windlass.agent import remedy
+from windlass.agent.remedy import Remedy
 from windlass.core.exits import Exit, ExitReason
 
 DEFAULT_MAX = 3
 DEFAULT_BACKOFF_S = 2.0
 LONGEST_BACKOFF_S = 300.0
-_CRASHES = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,20 +38,47 @@ class GiveUp:
 def decide_retry(exits: Sequence[Exit], policy: RetryPolicy, *, jitter: float) -> Retry | GiveUp:
     """`exits`: how the attempts since submission or resumption ended, the newest last. `jitter` is from [0, 1)."""
     last = exits[-1]
-    if last.reason is ExitReason.PREEMPTED:
+    if _remedy(last).again == remedy.ALWAYS:
         in_a_row = sum(1 for _ in takewhile(lambda exit: exit.reason is ExitReason.PREEMPTED, reversed(exits)))
         after_s = _backoff_s(policy, in_a_row - 1, jitter)
         return Retry(after_s=after_s, why="it was preempted and goes on when there is room")
-    exits = [exit for exit in exits if exit.reason is not ExitReason.PREEMPTED]
+    exits = _counted(exits)
     retries = len(exits) - 1
     if refusal := _refusal(exits, policy):
         return GiveUp(why=refusal)
     if retries >= policy.max:
         if policy.max == 0:
             return GiveUp(why="retries are off")
-        return GiveUp(why=f"failed {len(exits)} times; the limit is {policy.max} retries")
+        advice = _remedy(last).advice
+        why = f"failed {len(exits)} times; the limit is {policy.max} retries"
+        return GiveUp(why=f"{why}; {advice}" if advice else why)
     after_s = _backoff_s(policy, retries, jitter)
-    return Retry(after_s=after_s, why=f"{last.reason} may pass; retry {retries + 1} of {policy.max}")
+    return Retry(after_s=after_s, why=f"{_words(last)} may pass; retry {retries + 1} of {policy.max}")
+
+
+def decide_blame(exits: Sequence[Exit]) -> str | None:
+    """The node that is to be set aside because of the last of `exits`, if one is: where something of the machine's own
+    broke, or where attempts were lost or hung twice in a row."""
+    last = exits[-1]
+    found = _remedy(last)
+    if found.elsewhere:
+        return last.node
+    before = _counted(exits[:-1])[-1:]
+    again = any(exit.node == last.node and _remedy(exit).elsewhere_next for exit in before)
+    return last.node if found.elsewhere_next and again else None
+
+
+def kind_of(exit: Exit) -> str:
+    """The row of the table of remedies."""
+    return remedy.kind_of(exit.reason.value, exit.signal, exit.trouble)
+
+
+def _remedy(exit: Exit) -> Remedy:
+    return remedy.decide_remedy(exit.reason.value, exit.signal, exit.trouble)
+
+
+def _counted(exits: Sequence[Exit]) -> list[Exit]:
+    return [exit for exit in exits if _remedy(exit).again != remedy.ALWAYS]
 
 
 def _backoff_s(policy: RetryPolicy, before: int, jitter: float) -> float:
@@ -68,11 +88,12 @@ def _backoff_s(policy: RetryPolicy, before: int, jitter: float) -> float:
 
 def _refusal(exits: Sequence[Exit], policy: RetryPolicy) -> str | None:
     last = exits[-1]
-    if last.reason in (ExitReason.TIMEOUT, ExitReason.CANCELLED, ExitReason.LAUNCH_FAILED):
-        return f"{last.reason} is final"
-    if last.reason is ExitReason.OOM and sum(e.reason is ExitReason.OOM for e in exits) > 1:
-        return "out of memory again; ask for more memory or make the batch smaller"
-    if is_own_failure(last):
+    found = _remedy(last)
+    if found.again == remedy.NEVER:
+        return f"{_words(last)} is final" + (f": {found.advice}" if found.advice else "")
+    if found.again == remedy.ONCE and sum(kind_of(exit) == kind_of(last) for exit in exits) > 1:
+        return f"{_words(last)} again; {found.advice}"
+    if found.again == remedy.IF_ASKED:
         if not policy.errors_too:
             return "the program failed by itself; add `retry: {max: N}` to the spec to try again all the same"
         if _same_failure_before(exits):
@@ -80,11 +101,8 @@ def _refusal(exits: Sequence[Exit], policy: RetryPolicy) -> str | None:
     return None
 
 
-def is_own_failure(exit: Exit) -> bool:
-    """The program's doing, most likely to repeat; as opposed to something that was done to it."""
-    if exit.reason is ExitReason.SIGNAL:
-        return exit.signal in _CRASHES
-    return exit.reason is ExitReason.EXIT_CODE
+def _words(exit: Exit) -> str:
+    return {"oom": "out of memory", "own": str(exit.reason)}.get(kind_of(exit), kind_of(exit).replace("_", " "))
 
 
 def _same_failure_before(exits: Sequence[Exit]) -> bool:

@@ -6,7 +6,6 @@ stay, for that; giving one back by hand forgets what was.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import (
@@ -27,12 +26,11 @@ from sqlalchemy import (
 )
 
 from windlass.db.metadata import Seconds, metadata
+from windlass.scheduling.types import Aside, NodeKey
 
 FIRST_S = 30 * 60.0
 LONGEST_S = 24 * 3600.0
 FORGOTTEN_AFTER_S = 24 * 3600.0  # one that was well for so long starts at the first time again
-
-NodeKey = tuple[str, str]  # engine and name
 
 set_aside = Table(
     "set_aside",
@@ -46,21 +44,6 @@ set_aside = Table(
     Column("by_hand", Boolean, nullable=False),
     Column("run_id", String(32)),  # whose failure it was
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Aside:
-    """Why a node is not to be used, and until when."""
-
-    reason: str
-    since: float
-    until: float | None  # None: until somebody gives it back
-    times: int = 1  # in a row
-    by_hand: bool = False
-    run_id: str | None = None
-
-    def holds(self, now: float) -> bool:
-        return self.until is None or now < self.until
 
 
 def decide_aside(known: Aside | None, reason: str, *, now: float, run_id: str | None = None) -> Aside:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
-from windlass.scheduling.place import free_nodes, in_order
-from windlass.scheduling.types import ClusterSnapshot
+from windlass.core.resources import Node
+from windlass.scheduling.place import Soundness, free_nodes, in_order
+from windlass.scheduling.types import Aside, ClusterSnapshot, NodeKey, WaitingRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,15 +25,21 @@ def explain_waiting(snapshot: ClusterSnapshot, run_id: str) -> Explanation | Non
     if position is None:
         return None
     run = order[position - 1]
-    free = free_nodes(snapshot)
+    avoided = _avoided(snapshot, run)
+    free = [
+        node
+        for node in free_nodes(snapshot)
+        if (run.engines is None or node.node.engine in run.engines) and _key(node.node) not in avoided
+    ]
     # A gang stays within one engine: nodes of several do not add up.
     fitting_on = Counter(node.node.engine for node in free if node.fits(run.resources, run.engines))
     fitting = max(fitting_on.values(), default=0)
     details = [
         f"node {node.node.name} lacks {', '.join(shortage)}"
         for node in free
-        if (run.engines is None or node.node.engine in run.engines) and (shortage := node.shortage(run.resources))
+        if (shortage := node.shortage(run.resources))
     ]
+    details += [f"node {name} {describe_aside(aside)}" for (_, name), aside in sorted(avoided.items(), key=_first)]
     details += [f"{held_by} holds {_held(snapshot, held_by)}" for held_by in sorted(snapshot.held)]
     details += [
         f"engine {name} cannot be reached: {why}"
@@ -49,6 +57,34 @@ def explain_waiting(snapshot: ClusterSnapshot, run_id: str) -> Explanation | Non
     if position > 1 and fitting < run.resources.nodes:
         summary += f"; {_runs(position - 1)} ahead of it"
     return Explanation(summary=summary, details=tuple(details), position=position)
+
+
+def _avoided(snapshot: ClusterSnapshot, run: WaitingRun) -> dict[NodeKey, Aside]:
+    """The nodes that are not for this run because they are set aside."""
+    needs_aside = Soundness.of(snapshot).needs_aside(run)
+    return {
+        _key(node): aside
+        for node in snapshot.nodes
+        if (aside := snapshot.aside.get(_key(node))) is not None
+        and (aside.by_hand or not needs_aside)
+        and (run.engines is None or node.engine in run.engines)
+    }
+
+
+def _key(node: Node) -> NodeKey:
+    return node.engine, node.name
+
+
+def _first(item: tuple[NodeKey, Aside]) -> NodeKey:
+    return item[0]
+
+
+def describe_aside(aside: Aside) -> str:
+    """`is set aside until 2026-11-15 14:05 UTC: uncorrectable ECC error`."""
+    until = "until somebody gives it back"
+    if aside.until is not None:
+        until = f"until {datetime.fromtimestamp(aside.until, UTC):%Y-%m-%d %H:%M} UTC"
+    return f"is set aside {until}: {aside.reason}"
 
 
 def _held(snapshot: ClusterSnapshot, run_id: str) -> str:

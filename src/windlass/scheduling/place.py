@@ -1,7 +1,9 @@
 """Who starts now, and where: `decide_placements(snapshot)`. Pure and deterministic.
 
 The order is priority, then time of queueing. A gang gets all its nodes or none; a run that does not fit yet keeps those
-behind it waiting on the engines that it may go to, so nothing is overtaken for ever.
+behind it waiting on the engines that it may go to, so nothing is overtaken for ever. A run that was running before goes
+back to its nodes where it can. Nodes that are set aside are left out, unless a run could not run anywhere else: then a
+node that failed is better than none, but not one that somebody has set aside by hand.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ class Room(NamedTuple):
     cpus: float
     memory_bytes: int
     gpu_type: str
+    is_aside: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,10 +38,11 @@ class FreeNode:
     cpus: float
     memory_bytes: int
     gpu_indices: list[int] = field(default_factory=list)
+    is_aside: bool = False
 
     @property
     def room(self) -> Room:
-        return Room(len(self.gpu_indices), self.cpus, self.memory_bytes, self.node.gpu_type or "")
+        return Room(len(self.gpu_indices), self.cpus, self.memory_bytes, self.node.gpu_type or "", self.is_aside)
 
     def fits(self, wanted: Resources, engines: frozenset[str] | None = None) -> bool:
         """Whether there is room for one node's share; says the same as `shortage`, sooner."""
@@ -89,13 +93,20 @@ class NodePool:
 
     def __init__(self, nodes: Iterable[FreeNode]) -> None:
         self._by_room: dict[Room, list[FreeNode]] = {}  # each in order of names
+        self._by_name: dict[str, FreeNode] = {}
         for node in sorted(nodes, key=_name):
             self._by_room.setdefault(node.room, []).append(node)
+            self._by_name[node.node.name] = node
         self._rooms = sorted(self._by_room)
 
-    def take(self, wanted: Resources) -> tuple[NodeShare, ...] | None:
-        """The shares of a gang on as many nodes, or None and nothing is changed."""
-        chosen = self._choose(wanted)
+    def take(
+        self, wanted: Resources, *, before: Sequence[str] = (), aside_too: bool = False
+    ) -> tuple[NodeShare, ...] | None:
+        """The shares of a gang on as many nodes, or None and nothing is changed. Nodes of `before` keep their place in
+        it, others fill up; nodes that are set aside come last, if at all."""
+        chosen = self._choose(wanted, before, aside_too=False)
+        if chosen is None and aside_too:
+            chosen = self._choose(wanted, before, aside_too=True)
         if chosen is None:
             return None
         for node in chosen:
@@ -105,19 +116,31 @@ class NodePool:
             self._add(node)
         return shares
 
-    def _choose(self, wanted: Resources) -> list[FreeNode] | None:
+    def _choose(self, wanted: Resources, before: Sequence[str], *, aside_too: bool) -> list[FreeNode] | None:
         """Best fit: the fullest nodes first, so that large holes stay whole; by name among equals."""
-        chosen: list[FreeNode] = []
+        places: list[FreeNode | None] = [None] * wanted.nodes
+        for place, name in enumerate(before[: wanted.nodes]):
+            node = self._by_name.get(name)
+            if node is not None and node.fits(wanted) and (aside_too or not node.is_aside):
+                places[place] = node
+        kept = {node.node.name for node in places if node is not None}
+        others: list[FreeNode] = []
+        left = wanted.nodes - len(kept)
         for _, rooms in groupby(self._rooms, key=lambda room: room[:3]):
-            equals = [node for room in rooms for node in self._fitting(room, wanted)]
-            chosen += sorted(equals, key=_name)[: wanted.nodes - len(chosen)]
-            if len(chosen) == wanted.nodes:
-                return chosen
-        return None
+            if len(others) == left:
+                break
+            usable = [room for room in rooms if aside_too or not room.is_aside]
+            equals = [node for room in usable for node in self._fitting(room, wanted) if node.node.name not in kept]
+            others += sorted(equals, key=_name)[: left - len(others)]
+        if len(others) < left:
+            return None
+        filling = iter(others)
+        return [node if node is not None else next(filling) for node in places]
 
     def _fitting(self, room: Room, wanted: Resources) -> list[FreeNode]:
+        """As many as a gang could want, were all of those that it keeps among them."""
         alike = self._by_room[room]
-        return alike[: wanted.nodes] if alike[0].fits(wanted) else []
+        return alike[: 2 * wanted.nodes] if alike[0].fits(wanted) else []
 
     def _remove(self, node: FreeNode) -> None:
         room = node.room
@@ -138,13 +161,16 @@ class NodePool:
 def decide_placements(snapshot: ClusterSnapshot, *, most: int | None = None) -> list[PlacementDecision]:
     """The first `most` of them; None: all."""
     pools = _pools(snapshot)
+    soundness = Soundness.of(snapshot)
     decisions: list[PlacementDecision] = []
     for run in in_order(snapshot.waiting):
         if len(decisions) == most:
             break
-        placement = _place_gang(run, pools)
+        placement = _place_gang(run, pools, aside_too=soundness.needs_aside(run))
         if placement is not None:
             decisions.append(PlacementDecision(run_id=run.run_id, placement=placement))
+        elif soundness.is_out_of_reach(run):
+            continue  # waits for somebody to give a node back: no reason for others to wait too
         elif run.engines is None:
             break
         else:
@@ -156,8 +182,35 @@ def in_order(waiting: tuple[WaitingRun, ...]) -> list[WaitingRun]:
     return sorted(waiting, key=lambda run: (-run.priority, run.queued_at, run.run_id))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Soundness:
+    """What the cluster could hold without the nodes that are set aside."""
+
+    sound: tuple[NodeKind, ...] | None = None  # None: no node is set aside
+    usable: tuple[NodeKind, ...] = ()  # with those that failed, without those set aside by hand
+
+    @classmethod
+    def of(cls, snapshot: ClusterSnapshot) -> Soundness:
+        if not snapshot.aside:
+            return cls()
+        found = [(node, snapshot.aside.get((node.engine, node.name))) for node in snapshot.nodes]
+        return cls(
+            sound=kinds_of(node for node, aside in found if aside is None),
+            usable=kinds_of(node for node, aside in found if aside is None or not aside.by_hand),
+        )
+
+    def needs_aside(self, run: WaitingRun) -> bool:
+        """Whether it could not run even if all other nodes were idle."""
+        return self.sound is not None and why_never(run.resources, self.sound, run.engines) is not None
+
+    def is_out_of_reach(self, run: WaitingRun) -> bool:
+        return self.sound is not None and why_never(run.resources, self.usable, run.engines) is not None
+
+
 def free_nodes(snapshot: ClusterSnapshot) -> list[FreeNode]:
     free = {(node.engine, node.name): _idle(node) for node in snapshot.nodes}
+    for key in snapshot.aside.keys() & free.keys():
+        free[key].is_aside = True
     for placement in snapshot.held.values():
         for share in placement.shares:
             if node := free.get((placement.engine, share.node)):
@@ -198,10 +251,13 @@ def why_never(wanted: Resources, kinds: Sequence[NodeKind], engines: frozenset[s
     return f"asks for {_one(wanted)} on a node, and the largest node ({largest.name}) has {have}"
 
 
-def _place_gang(run: WaitingRun, pools: Mapping[str, NodePool]) -> Placement | None:
-    for engine, pool in pools.items():
+def _place_gang(run: WaitingRun, pools: Mapping[str, NodePool], *, aside_too: bool) -> Placement | None:
+    """Where it was before comes first."""
+    for engine, pool in sorted(pools.items(), key=lambda item: run.before is None or item[0] != run.before.engine):
         if run.engines is None or engine in run.engines:
-            shares = pool.take(run.resources)
+            was_here = run.before is not None and run.before.engine == engine
+            before = [share.node for share in run.before.shares] if run.before is not None and was_here else []
+            shares = pool.take(run.resources, before=before, aside_too=aside_too)
             if shares is not None:
                 return Placement(engine=engine, shares=shares)
     return None
@@ -211,7 +267,9 @@ def _pools(snapshot: ClusterSnapshot) -> dict[str, NodePool]:
     """By engine, in the order in which the snapshot names them."""
     by_engine: dict[str, list[FreeNode]] = {}
     for node in free_nodes(snapshot):
-        by_engine.setdefault(node.node.engine, []).append(node)
+        aside = snapshot.aside.get((node.node.engine, node.node.name))
+        if aside is None or not aside.by_hand:
+            by_engine.setdefault(node.node.engine, []).append(node)
     return {engine: NodePool(nodes) for engine, nodes in by_engine.items()}
 
 

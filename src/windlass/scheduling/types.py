@@ -7,6 +7,23 @@ from dataclasses import dataclass, field
 
 from windlass.core.resources import Node, Placement, Resources
 
+NodeKey = tuple[str, str]  # engine and name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aside:
+    """Why a node is not to be used, and until when."""
+
+    reason: str
+    since: float
+    until: float | None  # None: until somebody gives it back
+    times: int = 1  # in a row
+    by_hand: bool = False
+    run_id: str | None = None
+
+    def holds(self, now: float) -> bool:
+        return self.until is None or now < self.until
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingRun:
@@ -16,6 +33,8 @@ class WaitingRun:
     priority: int
     queued_at: float
     engines: frozenset[str] | None = None  # the only ones it may go to; None: any
+    # Where its attempt before was, by node rank: what it left in the memory of these nodes is worth going back to.
+    before: Placement | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +51,7 @@ class ClusterSnapshot:
     held: Mapping[str, Placement]  # run id -> what its live attempt holds
     waiting: tuple[WaitingRun, ...]  # those that may start now; backoffs that are still running are not here
     away: Mapping[str, str] = field(default_factory=dict)  # engine -> why it cannot be asked; none of its nodes is here
+    aside: Mapping[NodeKey, Aside] = field(default_factory=dict)  # nodes that something broke on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

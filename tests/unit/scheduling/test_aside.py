@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from windlass.core.resources import Node, NodeShare, Placement, Resources
+from windlass.db.database import Database, sqlite_url
+from windlass.db.migrate import migrate
+from windlass.scheduling.aside import (
+    FIRST_S,
+    LONGEST_S,
+    commit_aside,
+    commit_back,
+    decide_aside,
+    load_aside,
+    load_last_aside,
+)
+from windlass.scheduling.explain import explain_waiting
+from windlass.scheduling.place import decide_placements
+from windlass.scheduling.types import Aside, ClusterSnapshot, WaitingRun
+
+GANG = Resources(nodes=2, cpus=4)
+BROKEN = Aside(reason="uncorrectable ECC error", since=0.0, until=1_800.0)
+DRAINED = Aside(reason="new memory", since=0.0, until=None, by_hand=True)
+
+
+def node(name: str) -> Node:
+    return Node(engine="local", name=name, cpus=4, memory_bytes=10**9)
+
+
+def placement(*names: str) -> Placement:
+    return Placement(engine="local", shares=tuple(NodeShare(node=name, cpus=4, memory_bytes=0) for name in names))
+
+
+def cluster(
+    names: str, *, aside: dict[str, Aside] | None = None, held: str = "", before: str = "", resources: Resources = GANG
+) -> ClusterSnapshot:
+    run = WaitingRun(run_id="r", name="run", resources=resources, priority=10, queued_at=0.0, before=placement(*before))
+    behind = WaitingRun(run_id="behind", name="b", resources=Resources(cpus=4), priority=10, queued_at=1.0)
+    return ClusterSnapshot(
+        nodes=tuple(node(name) for name in names),
+        held={name: placement(name) for name in held},
+        waiting=(run, behind),
+        aside={("local", name): why for name, why in (aside or {}).items()},
+    )
+
+
+def placed(snapshot: ClusterSnapshot, run_id: str = "r") -> str:
+    """The names of its nodes by rank; empty: it waits."""
+    found = {decision.run_id: decision.placement for decision in decide_placements(snapshot)}
+    return "".join(share.node for share in found[run_id].shares) if run_id in found else ""
+
+
+def test_a_run_goes_back_to_its_nodes_each_to_its_rank() -> None:
+    assert placed(cluster("abcd")) == "ab"
+    assert placed(cluster("abcd", before="dc")) == "dc"
+
+
+def test_only_the_node_that_is_gone_or_busy_is_replaced() -> None:
+    assert placed(cluster("abc", before="xc")) == "ac"
+    assert placed(cluster("abcd", before="dc", held="d")) == "ac"
+
+
+def test_a_node_that_is_set_aside_is_replaced() -> None:
+    assert placed(cluster("abcd", before="dc", aside={"d": BROKEN})) == "ac"
+
+
+def test_with_room_to_come_elsewhere_it_waits_rather_than_go_back_to_a_broken_node() -> None:
+    waits = cluster("abc", held="b", aside={"a": BROKEN})
+    assert placed(waits) == ""
+    assert placed(waits, "behind") == ""  # nor is it overtaken
+
+
+def test_where_nothing_else_could_ever_hold_it_a_node_that_failed_is_used_again() -> None:
+    assert placed(cluster("ab", before="ba", aside={"a": BROKEN})) == "ba"
+    assert placed(cluster("a", before="a", aside={"a": BROKEN}, resources=Resources(cpus=4))) == "a"
+
+
+def test_a_node_set_aside_by_hand_is_never_used_and_holds_up_nobody_else() -> None:
+    waits = cluster("ab", aside={"a": DRAINED})
+    assert placed(waits) == ""
+    assert placed(waits, "behind") == "b"
+
+
+def test_why_names_the_node_its_trouble_and_until_when() -> None:
+    found = explain_waiting(cluster("abc", held="b", aside={"a": BROKEN}), "r")
+    assert found is not None
+    assert "node a is set aside until 1970-01-01 00:30 UTC: uncorrectable ECC error" in found.details
+    drained = explain_waiting(cluster("ab", aside={"a": DRAINED}), "r")
+    assert drained is not None
+    assert "node a is set aside until somebody gives it back: new memory" in drained.details
+
+
+def test_each_time_in_a_row_is_twice_as_long_up_to_a_day() -> None:
+    aside = decide_aside(None, "broke", now=0.0, run_id="r")
+    assert (aside.until, aside.times) == (FIRST_S, 1)
+    spans = []
+    for _ in range(8):
+        again = decide_aside(aside, "broke", now=(aside.until or 0.0) + 60)
+        spans.append((again.until or 0.0) - again.since)
+        aside = again
+    assert spans[:3] == [2 * FIRST_S, 4 * FIRST_S, 8 * FIRST_S]
+    assert spans[-1] == LONGEST_S
+
+
+def test_runs_that_fail_together_count_once() -> None:
+    first = decide_aside(None, "broke", now=0.0)
+    assert decide_aside(first, "broke too", now=5.0) == first
+    assert decide_aside(DRAINED, "broke", now=5.0) == DRAINED
+
+
+def test_one_that_was_well_for_long_begins_anew() -> None:
+    long_ago = Aside(reason="broke", since=0.0, until=10.0, times=5)
+    assert decide_aside(long_ago, "broke", now=10.0 + 25 * 3600).times == 1
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Database:
+    found = Database(sqlite_url(tmp_path / "x.db"))
+    migrate(found)
+    return found
+
+
+def test_what_is_kept_ends_by_itself_and_can_be_taken_back(db: Database) -> None:
+    with db.write() as tx:
+        commit_aside(tx, ("local", "a"), BROKEN)
+        commit_aside(tx, ("local", "a"), Aside(reason="again", since=1.0, until=100.0, times=2, run_id="r"))
+        commit_aside(tx, ("local", "b"), DRAINED)
+    with db.write() as tx:
+        assert load_aside(tx, now=50.0)["local", "a"].times == 2
+        assert list(load_aside(tx, now=100.0)) == [("local", "b")]
+        last = load_last_aside(tx, ("local", "a"))
+        assert last is not None
+        assert last.reason == "again"
+        commit_back(tx, ("local", "b"))
+        assert load_aside(tx, now=100.0) == {}
+    db.close()

@@ -63,15 +63,22 @@ def _fill_command(command: str | list[str], spec: RunSpec, key: str) -> tuple[st
 
 
 def check_plan(spec: RunSpec, workers: int) -> None:
-    """InvalidSpec if the run's processes cannot form the mesh of its plan, with the numbers that would."""
+    """InvalidSpec if the run's processes cannot form the mesh of its plan, with the numbers that would. An elastic run
+    may be on any number of nodes of its range, so all of them must do."""
     if spec.plan is None or spec.plan == AUTO:
         return
-    nodes = spec.resources.nodes
-    try:
-        parse_plan(spec.plan).sized(nodes * workers)
-    except InvalidPlan as error:
-        hint = f"processes are nodes × nproc, here {nodes} × {workers}"
-        raise InvalidSpec([f"`plan`: {error.message}"], hint=f"{error.hint}; {hint}" if error.hint else hint) from error
+    plan, elastic = parse_plan(spec.plan), spec.elastic
+    counts = range(elastic.min_nodes, elastic.max_nodes + 1) if elastic else (spec.resources.nodes,)
+    for nodes in counts:
+        try:
+            plan.sized(nodes * workers)
+        except InvalidPlan as error:
+            hint = f"processes are nodes × nproc, here {nodes} × {workers}"
+            if elastic:
+                hint += f"; an elastic run may be on {elastic.min_nodes} to {elastic.max_nodes} nodes"
+                hint += ": leave out `data`, and let each node hold whole copies of the model"
+            hint = f"{error.hint}; {hint}" if error.hint else hint
+            raise InvalidSpec([f"`plan`: {error.message}"], hint=hint) from error
 
 
 def is_self_launching(argv: tuple[str, ...]) -> bool:

@@ -212,3 +212,16 @@ def test_a_plan_that_fits_or_is_chosen_later_is_let_through() -> None:
     check_plan(parse_spec({"command": "x", "plan": "tensor=2", "resources": {"nodes": 2}}), 3)
     check_plan(parse_spec({"command": "x", "plan": "auto"}), 7)
     check_plan(parse_spec({"command": "x"}), 7)
+
+
+def test_an_elastic_run_needs_a_plan_that_fits_any_number_of_its_nodes() -> None:
+    def elastic(plan: str, nproc: int) -> None:
+        check_plan(parse_spec({"command": "x", "plan": plan, "nproc": nproc, "elastic": {"max_nodes": 3}}), nproc)
+
+    elastic("precision=bf16", 1)
+    elastic("tensor=2,shard=2", 4)
+    with pytest.raises(InvalidSpec, match="needs 3 processes") as refused:
+        elastic("data=3", 1)
+    assert "an elastic run may be on 1 to 3 nodes: leave out `data`" in str(refused.value.hint)
+    with pytest.raises(InvalidSpec, match="needs a multiple of 4 processes"):
+        elastic("tensor=4", 2)

@@ -17,6 +17,7 @@ from windlass.db.migrate import migrate
 from windlass.runs.submission import new_run
 from windlass.runs.tables import attempts, events, runs
 from windlass.runs.types import AttemptState, EventKind, RunState
+from windlass.scheduling.types import NodeKind
 from windlass.tracking.tables import progress, summaries
 from windlass.wire.runs import GitState, Origin
 from windlass.wire.spec import parse_spec
@@ -91,8 +92,9 @@ class _Rows:
         spec = parse_spec(
             {**SPEC, "name": f"ablation-{chance.randrange(500)}", "project": f"team-{chance.randrange(20)}"}
         )
+        kinds = [NodeKind(node=node, count=1) for node in nodes]
         row = new_run(
-            spec, nodes, code_digest="ab" * 32, origin=_ORIGIN.model_dump(mode="json"), user=None, now=submitted_at
+            spec, kinds, code_digest="ab" * 32, origin=_ORIGIN.model_dump(mode="json"), user=None, now=submitted_at
         )
         exit = asdict(_EXITS[state])
         row |= {"id": run_id, "state": state, "version": 4, "started_at": started_at, "ended_at": ended_at}

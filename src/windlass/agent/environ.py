@@ -114,6 +114,7 @@ def _identity(plan: Plan, local_rank: int) -> dict[str, str]:
         "WINDLASS_NODE_ID": node_id(plan["attempt_id"], int(plan["node_rank"]), plan["node_dir"]),
         "WINDLASS_NODE_DIR": plan["node_dir"],
         "WINDLASS_RANK": rank,
+        "WINDLASS_GENERATION": plan.get("generation", 0),
     }
     if not plan["self_launching"]:
         table.update(
@@ -123,6 +124,8 @@ def _identity(plan: Plan, local_rank: int) -> dict[str, str]:
             LOCAL_WORLD_SIZE=workers,
             GROUP_RANK=plan["node_rank"],
         )
+    if plan.get("memory_dir"):
+        table["WINDLASS_MEMORY_DIR"] = plan["memory_dir"]
     role = role_of(plan, rank)
     if role is not None:
         table.update(WINDLASS_ROLE=role.name, WINDLASS_ROLE_RANK=role.rank, WINDLASS_ROLE_SIZE=role.size)

@@ -18,6 +18,7 @@ NODE_LOGS = (SUPERVISOR_LOG,)  # of the node itself; the rest are its ranks'
 
 _RANK_LOG = re.compile(r"^rank-(\d+)\.log$")
 _METRICS = re.compile(r"^metrics-(\d+)\.jsonl$")
+_PROGRESS = re.compile(r"^progress-(\d+)$")
 
 
 def rank_log(rank: int) -> str:
@@ -44,4 +45,9 @@ def rank_of_log(name: str) -> "int | None":
 
 def rank_of_spool(name: str) -> "int | None":
     match = _METRICS.match(name)
+    return int(match.group(1)) if match else None
+
+
+def rank_of_progress(name: str) -> "int | None":
+    match = _PROGRESS.match(name)
     return int(match.group(1)) if match else None

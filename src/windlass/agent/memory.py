@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-import shutil
 import stat
 import time
 from contextlib import contextmanager
@@ -23,7 +22,8 @@ KEPT_S = 1800.0  # after the last use: an attempt that follows on this node may 
 _SHARED_MEMORY = "/dev/shm"
 # Containers often have 64 MB: what does not hold a state is not worth a try. Whether this one does, its ranks find out.
 _LEAST_FREE_BYTES = 256 << 20
-_OWNER, _LOCK, _TRASH = "owner.json", ".lock", ".trash-"
+OWNER = "owner.json"
+_LOCK, _TRASH = ".lock", ".trash-"
 
 
 def memory_folder(plan: Mapping[str, Any], *, memory: str = _SHARED_MEMORY) -> str | None:
@@ -36,8 +36,7 @@ def memory_folder(plan: Mapping[str, Any], *, memory: str = _SHARED_MEMORY) -> s
         folder = os.path.join(root, folder_name(plan))
         with _locked(root):
             os.makedirs(folder, mode=0o700, exist_ok=True)
-            mine = kernel.stat(os.getpid())
-            write_json(os.path.join(folder, _OWNER), {"pid": os.getpid(), "start": mine.start if mine else 0})
+            write_json(os.path.join(folder, OWNER), _owner(plan))
         return folder
     except OSError:
         return None  # whatever it is, training works without
@@ -58,7 +57,15 @@ def forget(folder: str) -> None:
             trash = _out_of_sight(folder)
     except OSError:
         return
-    shutil.rmtree(trash, ignore_errors=True)
+    _remove(trash)
+
+
+def is_unused(folder: str) -> bool:
+    """Whether no rank has left anything in it."""
+    try:
+        return set(os.listdir(folder)) <= {OWNER}
+    except OSError:
+        return False
 
 
 def sweep(*, memory: str = _SHARED_MEMORY, now: float | None = None) -> None:
@@ -75,7 +82,7 @@ def sweep(*, memory: str = _SHARED_MEMORY, now: float | None = None) -> None:
                     _out_of_sight(folder)
         for name in os.listdir(root):
             if name.startswith(_TRASH):  # ours, or of one who was killed before it was removed
-                shutil.rmtree(os.path.join(root, name), ignore_errors=True)
+                _remove(os.path.join(root, name))
     except OSError:
         return  # the next one who starts here will sweep
 
@@ -85,6 +92,19 @@ def _out_of_sight(folder: str) -> str:
     trash = os.path.join(root, "%s%s-%s" % (_TRASH, name, os.urandom(4).hex()))
     os.rename(folder, trash)
     return trash
+
+
+def _owner(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """With what ranks have to know: how much memory they may use at all, which is 0 where nobody counts it."""
+    mine = kernel.stat(os.getpid())
+    limit = int(plan.get("memory_limit_bytes") or 0)
+    return {"pid": os.getpid(), "start": mine.start if mine else 0, "limit_bytes": limit}
+
+
+def _remove(folder: str) -> None:
+    import shutil  # takes long to load, and ranks wait for their supervisor
+
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _root(memory: str) -> str | None:
@@ -114,7 +134,7 @@ def _locked(root: str) -> Iterator[None]:
 
 def _has_owner(folder: str) -> bool:
     try:
-        owner = read_json(os.path.join(folder, _OWNER))
+        owner = read_json(os.path.join(folder, OWNER))
         return owner is not None and kernel.is_alive(int(owner["pid"]), int(owner["start"]))
     except (OSError, ValueError, KeyError):
         return False

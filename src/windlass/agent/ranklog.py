@@ -31,6 +31,7 @@ class Stream:
         self._pending = b""
         self.pending_since: float | None = None
         self.tail = b""
+        self.is_open = False  # the last record goes on in the next
 
     def feed(self, data: bytes, now: float) -> bytes:
         """The records that `data` completes. Work is per chunk, not per line: ranks can be very talkative."""
@@ -61,7 +62,15 @@ class Stream:
         cut = len(data) - self._mask.held_back(data)
         return data[:cut], data[cut:]
 
+    def end_line(self, now: float) -> bytes:
+        """A record that ends an unfinished line; nothing where there is none."""
+        if not self.is_open:
+            return b""
+        self.is_open = False
+        return timestamp(now).encode() + b" " + self._letter + b" \n"
+
     def _lines(self, text: bytes, now: float) -> bytes:
+        self.is_open = False
         self._remember(text + b"\n")
         prefix = timestamp(now).encode() + b" " + self._letter + b" "
         if len(text) > LONGEST_RECORD_BYTES and max(map(len, text.split(b"\n"))) > LONGEST_RECORD_BYTES:
@@ -79,6 +88,7 @@ class Stream:
 
     def _partial(self, part: bytes, now: float) -> bytes:
         masked = self._mask.apply(part)
+        self.is_open = True
         self._remember(masked)
         head = timestamp(now).encode() + b" " + self._letter + b"+ "
         return b"".join(
@@ -116,6 +126,11 @@ class RankLog:
 
     def finish(self, stream: Stream, now: float) -> None:
         self._write(stream.flush(now, final=True), now)
+
+    def note(self, text: str, now: float) -> None:
+        """A line of our own between those of two processes of the rank."""
+        ended = self.out.end_line(now) + self.err.end_line(now)
+        self._write(ended + ("%s e [windlass] %s\n" % (timestamp(now), text)).encode("utf-8", "replace"), now)
 
     def close(self) -> None:
         os.close(self._fd)

@@ -11,12 +11,15 @@ from typing import Any, Callable, Mapping, NamedTuple, Union
 
 from . import kernel
 from .command import CannotStart
+from .environ import argv_of, is_essential
+from .ranklog import RankLog
 from .target import Target
 
 Step = Callable[[], Any]  # returns the next step, or None
 _PIPE_BYTES = 256 * 1024  # a talkative rank should not have to wait for every wake-up of its supervisor
 _F_SETPIPE_SZ = 1031
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+_SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh"))
 
 
 class WarmState(NamedTuple):
@@ -34,6 +37,20 @@ class RankCommand(NamedTuple):
     env: Mapping[str, str]
     cwd: str
     target: Target | None
+
+
+class Rank:
+    """A process that was started, as its supervisor follows it."""
+
+    def __init__(self, *, rank: int, pid: int, log: RankLog, plan: Mapping[str, Any]) -> None:
+        self.rank = rank
+        self.pid = pid
+        self.log = log
+        self.essential = is_essential(plan, rank)
+        # A shell does not pass signals on, so its whole group gets them; other programs look after their children,
+        # and workers killed under their hands would spoil an orderly end.
+        self.signals_group = os.path.basename(argv_of(plan, rank)[0]) in _SHELLS
+        self.end: dict[str, Any] | None = None
 
 
 class Started(NamedTuple):

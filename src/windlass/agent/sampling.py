@@ -22,7 +22,7 @@ class _Tree(NamedTuple):
 class Sampler:
     def __init__(self, gpu_indices: Sequence[int]) -> None:
         self._gpu_indices = tuple(gpu_indices)
-        self._nvml = Nvml.open() if self._gpu_indices else None
+        self._nvml: Nvml | None = None
         self._count = 0
         self._extra: dict[int, tuple[int, ...]] = {}
         self._last_cpu_s: dict[int, float] = {}
@@ -30,6 +30,15 @@ class Sampler:
         self.peak_rss_bytes = 0
         self.cpu_s = 0.0
         self.peak_gpu_memory_bytes = 0
+
+    def open(self) -> None:
+        self._nvml = Nvml.open() if self._gpu_indices else None
+
+    def close(self) -> None:
+        """Before ranks are forked: the driver's library would be theirs too, with files that they do not have."""
+        if self._nvml is not None:
+            self._nvml.close()
+        self._nvml = None
 
     def sample(self, ranks: Mapping[int, int]) -> dict[str, Any]:
         """`ranks` maps the living ranks to their pids. The result is what usage.json holds."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any
+from typing import Any, Mapping
 
 from . import kernel, layout
 from .files import write_json
+from .recovery import MOST_KEPT
 
 
 class Status:
@@ -30,6 +31,13 @@ class Status:
     def create(self) -> None:
         """Before anything else is done: from here on this node counts as started."""
         write_json(self._path, self._content)
+
+    def begin_generation(self, generation: int) -> None:
+        """The ranks there were are dead; those to come are added. Saved with the next change."""
+        self._content.update(generation=generation, ranks=[])
+
+    def add_recovery(self, entry: Mapping[str, Any]) -> None:
+        self.change(recoveries=[*self._content.get("recoveries", []), dict(entry)][-MOST_KEPT:])
 
     def add_rank(self, rank: int, pid: int) -> None:
         """Saved with the next change: ranks are started at once, and one file is enough for all."""

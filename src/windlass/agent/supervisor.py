@@ -13,15 +13,16 @@ import socket
 import sys
 import time
 import traceback
-from typing import Any, Mapping, Union
+from typing import Any, Mapping, Sequence, Union
 
-from . import kernel, layout, outcome, rendezvous, snapshot, surroundings
+from . import kernel, layout, memory, outcome, rendezvous, snapshot, surroundings
 from .command import CannotStart, resolve_command
 from .environ import allotted_devices, argv_of, global_rank, inherited_environment, rank_environment, ranks_per_node
 from .files import read_json
 from .masking import Mask
 from .ranklog import RankLog
 from .ranks import RankCommand, Started, Step, WarmState, reset_signals, start_rank
+from .recovery import Failed
 from .status import Status
 from .target import sees_the_difference, warm_target
 from .watch import FROM_OUTSIDE, Watch
@@ -59,6 +60,7 @@ def supervise(
             return result
         outcome.write(node_dir, result)
         _notify(plan)
+        _give_memory_back(plan, result)
     except Exception as error:
         traceback.print_exc()
         _give_up(node_dir, error)
@@ -91,25 +93,73 @@ def _run(
         plan.update(allotted_devices(os.environ, plan["gpu_count"]))
     if plan.get("inherits_environment"):
         plan["env"] = {**inherited_environment(os.environ), **plan["env"]}
+    plan["memory_dir"] = memory.memory_folder(plan)
     watch = Watch(plan=plan, status=status, wakeup_fd=wakeup_fd)
     try:
         if plan.get("rendezvous") and not rendezvous.meet(plan, free_port(""), wakeup_fd):
             return _stopped_before(plan)
         commands = _prepare(plan, secrets, warm)
-        for command in commands:
-            log = RankLog(os.path.join(plan["node_dir"], layout.rank_log(command.rank)), Mask(secrets.values()))
-            started = start_rank(command, warm)
-            if not isinstance(started, Started):
-                return started
-            watch.add(command.rank, started.pid, started.out_fd, started.err_fd, log)
-            status.add_rank(command.rank, started.pid)
+        step = _start_ranks(plan, commands, warm, watch, status, Mask(secrets.values()))
     except CannotStart as problem:
         watch.abandon()
         return outcome.never_started("launch_failed", problem.message, time.time(), problem.code)
+    if step is not None:
+        return step
     status.change(state="running", started_at=watch.started_at)
     _notify(plan)
     watch.left_alone = surroundings.record(plan, commands[0].program, commands[0].env)
-    return watch.run()
+    memory.sweep()
+    while True:
+        ended = watch.run()
+        if not isinstance(ended, Failed):
+            return ended
+        result = _start_again(plan, secrets, warm, watch, status, ended)
+        if result is not None:
+            return result
+
+
+def _start_ranks(
+    plan: Mapping[str, Any],
+    commands: Sequence[RankCommand],
+    warm: WarmState | None,
+    watch: Watch,
+    status: Status,
+    mask: Mask,
+) -> Step | None:
+    """A step in a warm rank. Raises CannotStart; then some may have been started."""
+    for command in commands:
+        log = RankLog(os.path.join(plan["node_dir"], layout.rank_log(command.rank)), mask)
+        started = start_rank(command, warm)
+        if not isinstance(started, Started):
+            return started
+        watch.add(command.rank, started.pid, started.out_fd, started.err_fd, log)
+        status.add_rank(command.rank, started.pid)
+    return None
+
+
+def _start_again(
+    plan: dict[str, Any],
+    secrets: Mapping[str, str],
+    warm: WarmState | None,
+    watch: Watch,
+    status: Status,
+    failed: Failed,
+) -> Union[dict[str, Any], Step, None]:
+    """All ranks of the node, after a failure: in the same attempt, as its next generation. The outcome if that cannot
+    be done."""
+    # Whoever of the old ranks is not quite gone, here or elsewhere, must not meet the new ones.
+    plan.update(generation=failed.generation, master_port=free_port(""))
+    watch.begin_again(failed)
+    try:
+        commands = [_command(plan, local, secrets, warm) for local in range(ranks_per_node(plan))]
+        step = _start_ranks(plan, commands, warm, watch, status, Mask(secrets.values()))
+    except CannotStart as problem:
+        return watch.give_up(failed, problem.message)
+    if step is not None:
+        return step
+    watch.follow_comeback(failed)
+    status.change(state="running")
+    return None
 
 
 def _stopped_before(plan: Mapping[str, Any]) -> dict[str, Any]:
@@ -197,6 +247,13 @@ def _redirect_output(node_dir: str) -> None:
     os.dup2(log, 2)
     os.close(null)
     os.close(log)
+
+
+def _give_memory_back(plan: Mapping[str, Any], result: Mapping[str, Any]) -> None:
+    """Copies of the ranks' state are for the next attempt; after completion there is none, and most never made one."""
+    folder = plan.get("memory_dir")
+    if folder and (result["reason"] == "completed" or memory.is_unused(folder)):
+        memory.forget(folder)
 
 
 def _notify(plan: Mapping[str, Any]) -> None:

@@ -7,14 +7,15 @@ import select
 import selectors
 import signal
 import time
-from typing import Any, Callable, Mapping
+from typing import Any, Callable, Iterable, Mapping, Union
 
-from . import kernel, layout, outcome
+from . import comeback, conclusion, kernel, layout, savers
 from .blame import Candidate, decide_culprit, is_certain, missed_peers
-from .environ import argv_of, is_essential
 from .failure import describe_failure, describe_unfinished
 from .files import read_json, write_json
 from .ranklog import RankLog, Stream
+from .ranks import Rank
+from .recovery import Failed, Past, Policy, decide_in_place
 from .sampling import Sampler
 from .status import Status
 from .verdict import Verdict
@@ -30,19 +31,6 @@ _DRAIN_PATIENCE_S = 1.0
 _TERM_PATIENCE_S = 0.3
 _DOUBT_S = 3.0  # how long to wait for a better explanation than that a peer is gone
 FROM_OUTSIDE = "its node was told to stop from outside"
-_SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh"))
-
-
-class Rank:
-    def __init__(self, *, rank: int, pid: int, log: RankLog, plan: Mapping[str, Any]) -> None:
-        self.rank = rank
-        self.pid = pid
-        self.log = log
-        self.essential = is_essential(plan, rank)
-        # A shell does not pass signals on, so its whole group gets them; other programs look after their children,
-        # and workers killed under their hands would spoil an orderly end.
-        self.signals_group = os.path.basename(argv_of(plan, rank)[0]) in _SHELLS
-        self.end: dict[str, Any] | None = None
 
 
 class Watch:
@@ -65,13 +53,19 @@ class Watch:
         self._timeout_at: float | None = None
         self._oom_kills = kernel.oom_kills()
         self._sampler: Sampler | None = None
+        self._dead = conclusion.Dead()  # ranks of former generations
+        self._past = Past()
+        self._again: Failed | None = None  # the ranks are ended to be started again
+        self._comeback: comeback.Comeback | None = None
+        self._spared = savers.Spared()
+        self._linger_until: float | None = None  # once all ranks have ended: for what savers still write
         self.started_at = time.time()
         self.left_alone: int | None = None  # the pid of the probe, which may outlive the ranks
 
     # Taking over ------------------------------------------------------------------------------------------------
 
     def add(self, rank: int, pid: int, out_fd: int, err_fd: int, log: RankLog) -> None:
-        if not self._ranks:
+        if self._sample_at is None:
             self._begin()
         self._ranks[pid] = Rank(rank=rank, pid=pid, log=log, plan=self._plan)
         for fd, stream in ((out_fd, log.out), (err_fd, log.err)):
@@ -92,9 +86,23 @@ class Watch:
         self._verdict = Verdict("launch_failed", "")
         self._kill_descendants()
 
-    def run(self) -> dict[str, Any]:
-        """Until every rank has ended; the outcome."""
-        self._sampler = Sampler(self._plan["gpu_indices"])
+    def begin_again(self, failed: Failed) -> None:
+        """The ranks to come are of the next generation. What they are followed by stays; of the dead a sum is kept."""
+        self._dead = self._dead.joined_by(self._ranks.values())
+        self._ranks = {}
+        self._readers = {self._wakeup_fd: self._on_signals}
+        self._failed, self._doubt_until, self._again = [], None, None
+        self._oom_kills = kernel.oom_kills()
+        self._status.begin_generation(failed.generation)
+
+    def follow_comeback(self, failed: Failed) -> None:
+        """All of its ranks have been started."""
+        self._comeback = comeback.Comeback(self._node_dir, failed, time.monotonic())
+
+    def run(self) -> Union[dict[str, Any], Failed]:
+        """Until every rank has ended; the outcome, or the failure after which they are to be started again."""
+        self._sampler = self._sampler or Sampler(self._plan["gpu_indices"])
+        self._sampler.open()
         # Not before the last fork: a warm rank would inherit the object, and when it is collected there, close what
         # has its number by then, such as a file of the script's.
         self._selector = selectors.DefaultSelector()
@@ -114,10 +122,22 @@ class Watch:
                 if key.fd in self._selector.get_map():
                     key.data()
             self._tick()
+        again = self._again if self._verdict is None else None
+        self._kill_descendants(sparing_savers=again is not None)
+        self._drain(again)
+        self._end_comeback()
+        self._sampler.close()
+        if again is None:
+            return self._outcome()
+        self._spared.add(savers.only_savers(self._others()), time.monotonic())
+        comeback.forget_progress(self._node_dir)
+        return again
+
+    def give_up(self, failed: Failed, why: str) -> dict[str, Any]:
+        """The ranks cannot be started again: the outcome of the failure that they were to come back from."""
+        message = "%s; its ranks could not be started again: %s" % (failed.verdict.message, why)
+        self._verdict = failed.verdict._replace(message=message)
         self._kill_descendants()
-        self._drain()
-        for rank in self._ranks.values():
-            rank.log.close()
         return self._outcome()
 
     # Events -----------------------------------------------------------------------------------------------------
@@ -189,7 +209,7 @@ class Watch:
             "max_rss_bytes": max_rss_bytes,
             "cpu_seconds": round(cpu_s, 3),
         }
-        if self._verdict is not None:
+        if self._verdict is not None or self._again is not None:
             return
         if exit_code == 0:
             self._look_for_completion()
@@ -210,7 +230,7 @@ class Watch:
     def _judge(self) -> None:
         """Conclude from the failures so far, unless there may come a better explanation: a rank that lost a peer is
         often gone before that peer, here or on another node."""
-        if not self._failed or self._verdict is not None:
+        if not self._failed or self._verdict is not None or self._again is not None:
             return
         if is_certain(self._failed) or not (self._living() or int(self._plan["nnodes"]) > 1):
             self._conclude()
@@ -218,7 +238,7 @@ class Watch:
             self._doubt_until = time.monotonic() + _DOUBT_S
 
     def _conclude(self) -> None:
-        if not self._failed or self._verdict is not None:
+        if not self._failed or self._verdict is not None or self._again is not None:
             return
         self._read_all()
         unfinished = [
@@ -231,7 +251,30 @@ class Watch:
         ended_well = [rank.rank for rank in self._ranks.values() if rank.end and rank.end["exit_code"] == 0]
         verdict = Verdict.on(found)
         verdict = verdict._replace(message=verdict.message + missed_peers(found, ended_well))
-        self._stop(verdict, self._plan["grace_s"])
+        self._give_in(verdict, found.ended_at)
+
+    def _give_in(self, verdict: Verdict, failed_at: float | None) -> None:
+        """End the ranks because of a failure: for good, or to start them again here."""
+        noticed_at, wall_at = time.monotonic(), time.time()
+        self._past = self._past.after(step := comeback.newest_step(self._node_dir))
+        refusal = decide_in_place(verdict, Policy.of(self._plan), self._past)
+        if refusal is not None or int(self._plan["nnodes"]) > 1 or self._wish_is_there():
+            self._stop(verdict, self._plan["grace_s"])
+            return
+        self._past = self._past.restarted(verdict)
+        self._doubt_until = None
+        self._again = Failed(
+            verdict=verdict,
+            generation=int(self._plan.get("generation", 0)) + 1,
+            node=str(self._plan["node_name"]),
+            step=step,
+            wall_at=wall_at,
+            failed_at=noticed_at - max(0.0, wall_at - (failed_at or wall_at)),
+            noticed_at=noticed_at,
+            decided_at=time.monotonic(),
+        )
+        # At once: with a peer gone they can finish nothing, and what they would save they have in memory.
+        self._kill_descendants(sparing_savers=True)
 
     def _look_for_completion(self) -> None:
         """Once all ranks that the attempt is for have ended well, the others are told to stop; with several nodes
@@ -274,6 +317,9 @@ class Watch:
             self._kill_at = None
             self._killed = True
             self._kill_descendants()
+        _kill(self._spared.take_overdue(now))
+        if self._comeback is not None and now >= self._comeback.look_at:
+            self._end_comeback(self._comeback.look(now))
 
     # Decisions --------------------------------------------------------------------------------------------------
 
@@ -283,9 +329,15 @@ class Watch:
     def _is_over(self) -> bool:
         if self._living() or self._doubt_until is not None:
             return False
+        if self._again is not None and self._verdict is None:
+            return True
+        now, left = time.monotonic(), self._others()
+        if self._linger_until is None:
+            self._linger_until = now + savers.PATIENCE_S
         # The shell has gone at the first signal, but what it had started may still be using its grace period.
-        waits = self._kill_at is not None and any(rank.signals_group for rank in self._ranks.values())
-        return not (waits and self._others())
+        if self._kill_at is not None and any(rank.signals_group for rank in self._ranks.values()) and left:
+            return False
+        return self._killed or now >= self._linger_until or not savers.only_savers(left)
 
     def _others(self) -> list[int]:
         """Every descendant that is not the probe's business. Orphans are among them: we adopt them."""
@@ -315,19 +367,22 @@ class Watch:
         except ProcessLookupError:
             pass  # it has just ended
 
-    def _kill_descendants(self) -> None:
+    def _kill_descendants(self, *, sparing_savers: bool = False) -> None:
         deadline = time.monotonic() + _KILL_PATIENCE_S
         while True:
-            pids = self._others()
+            pids = [pid for pid in self._others() if not (sparing_savers and savers.is_saver(pid))]
             if not pids or time.monotonic() > deadline:
                 return
-            for pid in pids:
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except (ProcessLookupError, PermissionError):
-                    continue  # gone already, or a set-uid program that is not ours to kill
+            _kill(pids)
             self._reap()
             time.sleep(0.001)
+
+    def _end_comeback(self, entry: Mapping[str, Any] | None = None) -> None:
+        """Put it on record: as finished, or as far as it went if the ranks have ended."""
+        if self._comeback is None or (entry is None and self._living()):
+            return
+        self._status.add_recovery(entry or self._comeback.break_off(time.monotonic()))
+        self._comeback = None
 
     def _check_memory(self) -> None:
         limit = self._plan["memory_limit_bytes"]
@@ -356,6 +411,7 @@ class Watch:
     def _wait_s(self) -> float:
         now = time.monotonic()
         marks = [self._sample_at, self._memory_at, self._timeout_at, self._kill_at, self._doubt_until]
+        marks += [self._linger_until, self._spared.next_end(), self._comeback.look_at if self._comeback else None]
         waits = [mark - now for mark in marks if mark is not None]
         flushes = [rank.log.next_flush_at() for rank in self._ranks.values()]
         waits.extend(at - time.time() for at in flushes if at is not None)
@@ -368,37 +424,40 @@ class Watch:
                 while key.data():
                     pass
 
-    def _drain(self) -> None:
-        """Everyone who could write is dead, so every pipe has an end; the limit is for the unforeseen."""
-        deadline = time.monotonic() + _DRAIN_PATIENCE_S
+    def _drain(self, again: Failed | None) -> None:
+        """Everyone who could write is dead, so every pipe has an end, but for those that a spared saver shares; the
+        limit is for the unforeseen."""
+        deadline = time.monotonic() + (_DRAIN_PATIENCE_S if again is None else 0.0)
+        self._read_all()
         while len(self._selector.get_map()) > 1 and time.monotonic() < deadline:
             for key, _ in self._selector.select(0.1):
                 key.data()
+        for key in self._selector.get_map().values():
+            if key.fd != self._wakeup_fd:
+                os.close(key.fd)
+        self._selector.close()  # no fork may have it: see `run`
+        for rank in self._ranks.values():
+            for stream in (rank.log.out, rank.log.err):
+                rank.log.finish(stream, time.time())
+            if again is not None:
+                rank.log.note(again.note, time.time())
+            rank.log.close()
 
     def _outcome(self) -> dict[str, Any]:
-        verdict = self._verdict or Verdict("completed", "")
-        message = verdict.message
-        if self._killed and verdict.reason in ("cancelled", "preempted", "timeout"):
-            message += "; had to be killed after its grace period"
-        dropped = sum(rank.log.dropped_bytes for rank in self._ranks.values())
-        if dropped:
-            message += "%s%d bytes of log output were lost to a full disk" % ("; " if message else "", dropped)
-        ends = [rank.end for rank in self._ranks.values() if rank.end is not None]
-        usage = self._sampler.peaks() if self._sampler else {}
-        usage["peak_rss_bytes"] = max([usage.get("peak_rss_bytes", 0), *(end["max_rss_bytes"] for end in ends)])
-        usage["cpu_seconds"] = max(usage.get("cpu_seconds", 0.0), round(sum(end["cpu_seconds"] for end in ends), 3))
-        return outcome.summary(
-            reason=verdict.reason,
-            message=message,
-            exit_code=0 if verdict.reason == "completed" else verdict.exit_code,
-            signal_number=verdict.signal_number,
-            rank=verdict.rank,
-            fingerprint=verdict.fingerprint,
-            about_peers=verdict.about_peers,
-            traceback=verdict.traceback,
+        assert self._sampler is not None
+        return conclusion.conclude(
+            self._verdict or Verdict("completed", ""),
+            self._dead,
+            self._ranks.values(),
+            usage=self._sampler.peaks(),
             started_at=self.started_at,
-            ended_at=time.time(),
-            ranks=sorted(ends, key=lambda end: int(end["rank"])),
-            usage=usage,
-            dropped_log_bytes=dropped,
+            had_to_be_killed=self._killed,
         )
+
+
+def _kill(pids: Iterable[int]) -> None:
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            continue  # gone already, or a set-uid program that is not ours to kill

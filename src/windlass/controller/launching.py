@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from windlass.core.plan import AUTO, parse_plan
-from windlass.engines.contract import Launch
+from windlass.engines.contract import InPlace, Launch
 from windlass.runs.command import fill_roles, is_self_launching, params_json, workers_per_node
 from windlass.runs.records import AttemptRecord, RunRecord
 from windlass.wire.checkpoints import CheckpointSpec
@@ -26,7 +26,9 @@ def render_launch(
     engine_type: str,
     inherited: Mapping[str, str],
     now: float,
+    key: str = "",
 ) -> Launch:
+    """`key`: a fresh secret that the attempt's supervisors share."""
     spec = run.spec
     workers = workers_per_node(spec, run.argv)
     env = {
@@ -57,11 +59,17 @@ def render_launch(
         search_path=run.origin.get("search_path") or inherited.get("PATH", os.defpath),
         timeout_s=_time_left(spec.timeout, run.started_at, now),
         grace_s=spec.grace,
+        in_place=_in_place(run, key),
         warm=spec.warm,
         project=run.project,
         image=spec.image,
         options=_options(run, engine_type),
     )
+
+
+def _in_place(run: RunRecord, key: str) -> InPlace | None:
+    policy = run.retry_policy
+    return InPlace(most=policy.max, errors_too=policy.errors_too, key=key) if policy.max else None
 
 
 def _plan(plan: str | Mapping[str, Any] | None) -> dict[str, str]:

@@ -320,7 +320,13 @@ class Controller:
         """In a thread of its own on engines that can bear it."""
         secrets = self._open_secrets(run)
         launch = render_launch(
-            run, attempt, secrets, engine_type=engine.type, inherited=os.environ, now=self._clock.now()
+            run,
+            attempt,
+            secrets,
+            engine_type=engine.type,
+            inherited=os.environ,
+            now=self._clock.now(),
+            key=os.urandom(16).hex(),
         )
         if not self._lease.is_fresh():
             raise Unavailable("the lease was not renewed in time: it may be another controller's by now")

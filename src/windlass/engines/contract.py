@@ -21,6 +21,15 @@ from windlass.core.roles import Role
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InPlace:
+    """Ranks that fail start again within the attempt where `windlass.agent.recovery` says so."""
+
+    most: int  # times in a row without a new step
+    errors_too: bool  # also for failures of the program itself
+    key: str = field(repr=False)  # what the supervisors of a gang know each other by
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
     """Everything an engine needs to start one attempt. Engine-neutral; a pure function of run, attempt, placement."""
 
@@ -43,6 +52,7 @@ class Launch:
     search_path: str | None = None  # the submitter's PATH, for nodes that see the same file system, outside of images
     timeout_s: float | None = None
     grace_s: float = 10.0
+    in_place: InPlace | None = None  # None: the first failure of a rank ends the attempt
     warm: bool = True  # whether a pre-imported interpreter may be used
     project: str = "default"  # whose it is; not taken from `env`, which users write
     image: str | None = None  # a container image to run in, where the engine has containers
@@ -86,6 +96,8 @@ class Observation:
     environment: Mapping[str, Any] | None = None  # {"host", "python", "packages": {...}, "gpus": [...]} once known
     notice: Notice | None = None
     detail: str | None = None  # what the engine says about it, for people: "pending in Slurm: Priority"
+    # Of those within the attempt, in order: what `windlass.agent.recovery` renders. The newest are there, not all.
+    recoveries: tuple[Mapping[str, Any], ...] = ()
 
 
 def refuse_image(launch: Launch, engine: str) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from windlass.engines.contract import Notice, Observation, Phase
-from windlass.engines.outcomes import StopRest, decide_rest, exit_of, merge_usage
+from windlass.engines.outcomes import StopRest, decide_rest, exit_of, merge_recoveries, merge_usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +20,7 @@ class NodeLook:
     started_at: float | None = None
     usage: Mapping[str, Any] | None = None
     state: str | None = None  # what its status says
+    recoveries: Sequence[Mapping[str, Any]] = ()
 
 
 def decide_phase(looks: Sequence[NodeLook]) -> Phase:
@@ -57,4 +58,5 @@ def observe(
         environment=environment,
         notice=notice,
         detail=None if ended else detail,
+        recoveries=merge_recoveries([look.recoveries for look in looks]),
     )

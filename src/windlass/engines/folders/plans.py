@@ -50,6 +50,7 @@ def render_common_plan(
         "self_launching": launch.self_launching,
         "argv": list(launch.argv),
         **render_roles(launch),
+        **render_in_place(launch),
         "env": env,
         "run_dir": str(folder),
         "workdir": launch.workdir or str(folder / "work"),
@@ -64,6 +65,11 @@ def render_common_plan(
 def render_roles(launch: Launch) -> dict[str, Any]:
     """Nothing for a gang whose processes all do the same."""
     return {"roles": [{**asdict(role), "argv": list(role.argv)} for role in launch.roles]} if launch.roles else {}
+
+
+def render_in_place(launch: Launch) -> dict[str, Any]:
+    """Nothing where the first failure of a rank ends the attempt."""
+    return {"recovery": asdict(launch.in_place)} if launch.in_place is not None else {}
 
 
 def _code(launch: Launch, blobs_dir: Path) -> dict[str, str] | None:

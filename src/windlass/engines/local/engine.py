@@ -200,6 +200,7 @@ class LocalEngine:
             started_at=started_at,
             usage=node.usage(),
             state=status["state"] if status is not None else None,
+            recoveries=(status or {}).get("recoveries") or (),
         )
 
     def _will_start(self, asked: tuple[str, float] | None) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 from windlass.agent import outcome
 from windlass.core.exits import ExitReason
 from windlass.engines.contract import NodeReport, Notice, Observation, Phase
-from windlass.engines.outcomes import StopRest, decide_rest, exit_of, merge_usage
+from windlass.engines.outcomes import StopRest, decide_rest, exit_of, merge_recoveries, merge_usage
 
 
 class Life(StrEnum):
@@ -60,6 +60,7 @@ def decide_observation(
         environment=next((report.environment for report in reports if report.environment is not None), None),
         notice=None if ended else _notice(reports, lives, known),
         detail=None if ended else _detail(lives),
+        recoveries=merge_recoveries([(report.status or {}).get("recoveries") or () for report in reports]),
     )
     states = [report.status["state"] if report.status is not None else None for report in reports]
     return Verdict(observation=observation, stop_rest=None if ended else decide_rest(outcomes, states))

@@ -314,6 +314,7 @@ class SlurmEngine:
             started_at=started_at,
             usage=node.usage(),
             state=status["state"] if status is not None else None,
+            recoveries=(status or {}).get("recoveries") or (),
         )
 
     def _notice(self, attempt: Attempt) -> Notice | None:

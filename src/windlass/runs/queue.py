@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from sqlalchemy import Connection, select
 
 from windlass.core.quantities import format_duration
-from windlass.core.resources import Placement
+from windlass.core.resources import Placement, Resources
 from windlass.runs import store
 from windlass.runs.bulk import in_parts
 from windlass.runs.records import AttemptRecord, RunRecord, placement_from_json
@@ -40,7 +41,8 @@ def load_cluster_snapshot(tx: Connection, access: EngineAccess, *, now: float) -
             WaitingRun(
                 run_id=run.id,
                 name=run.name,
-                resources=run.resources,
+                resources=_least(run),
+                most_nodes=(run.spec_data.get("elastic") or {}).get("max_nodes"),
                 priority=run.priority,
                 queued_at=run.queued_at,
                 engines=access.of_run(
@@ -52,6 +54,12 @@ def load_cluster_snapshot(tx: Connection, access: EngineAccess, *, now: float) -
             if (run.retry_at or 0.0) <= now and run.cancel_requested_at is None
         ),
     )
+
+
+def _least(run: RunRecord) -> Resources:
+    """An elastic run that has begun goes on with fewer nodes than it began with."""
+    elastic = run.spec_data.get("elastic")
+    return replace(run.resources, nodes=elastic["min_nodes"]) if elastic and run.attempt_count else run.resources
 
 
 def _last_placements(tx: Connection, run_ids: Sequence[str]) -> dict[str, Placement]:
@@ -82,10 +90,25 @@ def explain_run(tx: Connection, run: RunRecord, access: EngineAccess, *, now: fl
             verb = f"was {run.state} when its engine was last in touch, {format_duration(now - since_when)} ago"
         summary = f"{verb}: attempt {run.attempt_count} on {held}, {format_duration(now - since)} so far"
         said = [f"{tried[-1].engine} says: {tried[-1].detail}"] if tried and tried[-1].detail else []
+        said += _growing(run, tried[-1]) if tried else []
         return _why(run, summary, [*said, *_history(tried)])
     moves = [event for event in store.load_events(tx, run.id) if event.kind in STATE_AFTER]
     traceback = run.exit.traceback.splitlines() if run.exit is not None and run.exit.traceback else []
     return _why(run, f"{run.state}: {moves[-1].message}" if moves else str(run.state), [*traceback, *_history(tried)])
+
+
+def _growing(run: RunRecord, attempt: AttemptRecord) -> list[str]:
+    """What an elastic run with fewer nodes than it could have waits for."""
+    elastic = run.spec.elastic
+    count = len(attempt.placement.shares)
+    if elastic is None or count >= elastic.max_nodes:
+        return []
+    if elastic.grow_every is None:
+        return [f"it is on {count} of up to {elastic.max_nodes} nodes, and takes more when it is started again"]
+    return [
+        f"it is on {count} of up to {elastic.max_nodes} nodes; it grows when more have been free for a while, no run "
+        f"waits for them and it has a checkpoint, {format_duration(elastic.grow_every)} after its start at the earliest"
+    ]
 
 
 def view_cluster(tx: Connection) -> ClusterView:

@@ -50,6 +50,8 @@ def explain_waiting(snapshot: ClusterSnapshot, run_id: str) -> Explanation | Non
         summary = "waits for an engine: no nodes are known yet"
     elif fitting < run.resources.nodes:
         summary = f"waits for {run.resources.describe()}: not free now"
+        if run.most_nodes is not None:
+            details.insert(0, f"it begins with {run.resources.nodes} of them or more, and takes up to {run.most_nodes}")
     elif position > 1:
         summary = f"waits its turn: {_runs(position - 1)} ahead, first {order[0].name} ({order[0].run_id})"
     else:

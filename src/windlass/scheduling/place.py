@@ -1,6 +1,7 @@
 """Who starts now, and where: `decide_placements(snapshot)`. Pure and deterministic.
 
-The order is priority, then time of queueing. A gang gets all its nodes or none; a run that does not fit yet keeps those
+The order is priority, then time of queueing. A gang gets all its nodes or none, an elastic one as many as are free
+within its range; a run that does not fit yet keeps those
 behind it waiting on the engines that it may go to, so nothing is overtaken for ever. A run that was running before goes
 back to its nodes where it can. Nodes that are set aside are left out, unless a run could not run anywhere else: then a
 node that failed is better than none, but not one that somebody has set aside by hand.
@@ -98,6 +99,9 @@ class NodePool:
             self._by_room.setdefault(node.room, []).append(node)
             self._by_name[node.node.name] = node
         self._rooms = sorted(self._by_room)
+
+    def __len__(self) -> int:
+        return len(self._by_name)
 
     def take(
         self, wanted: Resources, *, before: Sequence[str] = (), aside_too: bool = False
@@ -252,12 +256,21 @@ def why_never(wanted: Resources, kinds: Sequence[NodeKind], engines: frozenset[s
 
 
 def _place_gang(run: WaitingRun, pools: Mapping[str, NodePool], *, aside_too: bool) -> Placement | None:
+    fewest = run.resources.nodes
+    most = min(run.most_nodes or fewest, max(map(len, pools.values()), default=0))
+    for nodes in range(most, fewest, -1):
+        if (placement := _place(run, replace(run.resources, nodes=nodes), pools, aside_too=False)) is not None:
+            return placement
+    return _place(run, run.resources, pools, aside_too=aside_too)
+
+
+def _place(run: WaitingRun, wanted: Resources, pools: Mapping[str, NodePool], *, aside_too: bool) -> Placement | None:
     """Where it was before comes first."""
     for engine, pool in sorted(pools.items(), key=lambda item: run.before is None or item[0] != run.before.engine):
         if run.engines is None or engine in run.engines:
             was_here = run.before is not None and run.before.engine == engine
             before = [share.node for share in run.before.shares] if run.before is not None and was_here else []
-            shares = pool.take(run.resources, before=before, aside_too=aside_too)
+            shares = pool.take(wanted, before=before, aside_too=aside_too)
             if shares is not None:
                 return Placement(engine=engine, shares=shares)
     return None

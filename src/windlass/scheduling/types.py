@@ -33,6 +33,7 @@ class WaitingRun:
     priority: int
     queued_at: float
     engines: frozenset[str] | None = None  # the only ones it may go to; None: any
+    most_nodes: int | None = None  # an elastic run takes up to so many, and `resources.nodes` at least
     # Where its attempt before was, by node rank: what it left in the memory of these nodes is worth going back to.
     before: Placement | None = None
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from windlass.core.quantities import parse_duration
+from windlass.core.quantities import parse_duration, parse_size
 from windlass.wire.strict import StrictModel
 
 _SHORTEST_S = 1.0
+_SLOWEST_BYTES = 64 << 10
+_STORE = re.compile(r"^(file:///[^\s?#]+|(s3|gs|az)://[^/\s?#]+(/[^\s?#]*)?)$")
+_HTTP = re.compile(r"^https?://[^/\s]+(/[^\s?#]*)?$")
 
 
 def _interval(value: Any) -> Any:
@@ -22,7 +26,25 @@ def _interval(value: Any) -> Any:
 
 def _folder(value: str) -> str:
     if not value.startswith("/") or "\x00" in value:
-        raise ValueError("write a whole path, as the nodes see it; object stores are not supported by this version")
+        raise ValueError("write a whole path, as the nodes see it; an object store is a `store`")
+    return value
+
+
+def _store(value: str) -> str:
+    if not _STORE.match(value):
+        raise ValueError("write s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or file:///PATH")
+    return value.rstrip("/")
+
+
+def _endpoint(value: str) -> str:
+    if not _HTTP.match(value):
+        raise ValueError("write an address such as http://minio:9000")
+    return value.rstrip("/")
+
+
+def _rate(value: Any) -> Any:
+    if value is not None and parse_size(value) < _SLOWEST_BYTES:
+        raise ValueError(f"{value!r} is too slow; write {_SLOWEST_BYTES >> 10} KB or more, for a second")
     return value
 
 
@@ -31,14 +53,14 @@ class BestIs(StrEnum):
     HIGHEST = "highest"
 
 
+Every = Annotated[
+    Annotated[int, Field(ge=1, lt=2**63, strict=True)] | Annotated[str, Field(max_length=100)],
+    AfterValidator(_interval),
+]
+
+
 class CheckpointSpec(StrictModel):
-    every: (
-        Annotated[
-            Annotated[int, Field(ge=1, lt=2**63, strict=True)] | Annotated[str, Field(max_length=100)],
-            AfterValidator(_interval),
-        ]
-        | None
-    ) = Field(None, description="how often: a duration such as 10m, or a number of steps")
+    every: Every | None = Field(None, description="how often: a duration such as 10m, or a number of steps")
     keep: int | None = Field(None, ge=1, le=100_000, description="how many of the newest stay")
     keep_every: int | None = Field(None, ge=1, lt=2**63, description="those at multiples of so many steps stay too")
     best: Annotated[str, Field(min_length=1, max_length=250, pattern=r"^[^\x00]*$")] | None = Field(
@@ -47,6 +69,19 @@ class CheckpointSpec(StrictModel):
     best_is: BestIs = Field(BestIs.LOWEST, description="whether the lowest or the highest is the best")
     folder: Annotated[str, Field(max_length=2_000), AfterValidator(_folder)] | None = Field(
         None, description="where they go, in a folder of the run's own; default the run's folder"
+    )
+    store: Annotated[str, Field(max_length=2_000), AfterValidator(_store)] | None = Field(
+        None, description="an object store that gets a copy: s3://BUCKET/PREFIX, gs://…, az://… or file:///PATH"
+    )
+    store_endpoint: Annotated[str, Field(max_length=2_000), AfterValidator(_endpoint)] | None = Field(
+        None, description="of an S3-compatible server; default AWS_ENDPOINT_URL"
+    )
+    store_every: Every | None = Field(
+        None, description="how often one goes to the store; default as often as it keeps up"
+    )
+    store_keep: int | None = Field(None, ge=1, le=100_000, description="how many stay there; default `keep`")
+    store_rate: Annotated[int | str, AfterValidator(_rate)] | None = Field(
+        None, description="bytes a second at most while training, e.g. 50MB"
     )
 
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -35,6 +35,9 @@ from windlass.job.checkpoint.state import Stateful, TrainingState
 from windlass.job.parallel.optimizer import Optimizer
 from windlass.job.parallel.parallelize import Parallel
 from windlass.job.session import session
+
+if TYPE_CHECKING:
+    from windlass.job.checkpoint.stores.tier import StoreTier
 
 FOLDER = "WINDLASS_CHECKPOINT_DIR"
 STOPPED = 128 + signal.SIGTERM  # as a shell says of a process that ended because of it
@@ -55,19 +58,22 @@ def checkpoints(
     every: int | float | str | None = None,
     keep: Keep | int | None = None,
     folder: str | os.PathLike[str] | None = None,
+    store: str | None = None,
 ) -> Checkpoints:
     """Checkpoints of these objects, `every` so many steps or such a time ("10m").
 
     `keep`: how many of the last ones, or a `Keep`. What is not given is as the run's spec says, or "10m" and 3.
     `others`: whatever else has a state_dict, by name. Every rank calls it. The folder is the run's own, or
-    `checkpoints` in the output folder; ranks on several nodes must share it.
+    `checkpoints` in the output folder; ranks on several nodes must share it, or have a `store` such as
+    "s3://bucket/prefix", which gets a copy of what is saved.
     """
     given = {"scheduler": scheduler, "scaler": scaler, **(others or {})}
     state = TrainingState(model, optimizer, {name: one for name, one in given.items() if one is not None}, loader)
     place = folder or os.environ.get(FOLDER) or session().output_dir / "checkpoints"
     wanted = session().wanted_checkpoints
     interval = Interval(wanted.get("every", "10m") if every is None else every)
-    return Checkpoints(state, Path(place).absolute(), interval, _kept(keep, wanted))
+    in_store = {**wanted, "store": store} if store is not None else wanted
+    return Checkpoints(state, Path(place).absolute(), interval, _kept(keep, wanted), in_store)
 
 
 def _kept(keep: Keep | int | None, wanted: Mapping[str, Any]) -> Keep:
@@ -81,13 +87,17 @@ def _kept(keep: Keep | int | None, wanted: Mapping[str, Any]) -> Keep:
 class Checkpoints:
     """`first_step`: how many steps are done already; `resumed_from`: the checkpoint that says so."""
 
-    def __init__(self, state: TrainingState, folder: Path, interval: Interval, keep: Keep) -> None:
+    def __init__(
+        self, state: TrainingState, folder: Path, interval: Interval, keep: Keep, in_store: Mapping[str, Any]
+    ) -> None:
         self.folder = folder
         self.first_step = 0
         self.resumed_from: Saved | None = None
         self._state = state
         self._interval = interval
         self._keep = keep
+        self._in_store = in_store
+        self._store: StoreTier | None = None
         self._warned = False
         self._metrics: dict[str, float] = {}
         self._exchange: Exchange | None = None
@@ -96,8 +106,12 @@ class Checkpoints:
 
     def __enter__(self) -> Checkpoints:
         self._peers = Peers()
+        if self._in_store.get("store"):
+            from windlass.job.checkpoint.stores.tier import open_tier
+
+            self._store = open_tier(self._in_store, self.folder, self._keep, self._peers)
         began = time.monotonic()
-        self.resumed_from = restore_newest(self.folder, self._state, self._peers)
+        self.resumed_from = restore_newest(self.folder, self._state, self._peers, self._store)
         if self.resumed_from is not None:
             self.first_step = self.resumed_from.manifest.step
             session().restored(self.first_step, time.monotonic() - began)
@@ -108,6 +122,8 @@ class Checkpoints:
         if announcer is not None:
             announcer.look()  # an attempt before this one may have died before it could tell
         self._snapshots = Snapshots(self._state, self.folder, self._peers, asdict(self._keep), announcer)
+        if self._store is not None:
+            self._store.start()
         self._saved_at = self._called_at = time.monotonic()
         self._previous: Any = None
         if threading.current_thread() is threading.main_thread():
@@ -119,6 +135,8 @@ class Checkpoints:
             if kind is None and self._step > self._saved_step:
                 self.save(SaveReason.FINAL)
             self._snapshots.close(wait_s=None if kind is None else _PATIENCE_S)
+            if self._store is not None:
+                self._store.close(wait_s=None if kind is None else _PATIENCE_S)
         finally:
             if self._previous is not None:
                 signal.signal(signal.SIGTERM, self._previous)
@@ -142,6 +160,8 @@ class Checkpoints:
         session().stepped(done)
         self._metrics.update({name: float(value) for name, value in metrics.items()})
         self._snapshots.look()
+        if self._store is not None:
+            self._store.look()
         now = time.monotonic()
         warned, due = self._agreed(now)
         if warned:

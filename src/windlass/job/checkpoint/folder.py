@@ -2,6 +2,8 @@
 
     step-0000000100/             a checkpoint: its files and manifest.json
     .step-0000000100-1f2e3d4c/   a save that goes on, or whose process is dead
+    .fetch-step-...              one that is being brought from a store
+    .part-step-...               this node's part of one, where nodes share no folder
     .bad-step-..., .trash-...    found to be damaged; on its way out
 
 A checkpoint appears and disappears by one rename each. Standard library only.
@@ -22,6 +24,7 @@ from windlass.job.checkpoint.disk import Disk
 
 METADATA = ".metadata"
 _SAVING, _BAD, _TRASH = ".step-", ".bad-", ".trash-"
+_FETCHING, _PART = ".fetch-", ".part-"
 _CHUNK = 8 << 20
 # Nothing was written to it for so long: its savers are gone. Should one come back, its folder is gone and it fails.
 _DEAD_AFTER_S = 900.0
@@ -41,6 +44,14 @@ class Saved:
 
 def saving_name(step: int, save_id: str) -> str:
     return f".{folder_name(step)}-{save_id}"
+
+
+def fetching_name(stored: str) -> str:
+    return f"{_FETCHING}{stored}"
+
+
+def part_folder_name(stored: str) -> str:
+    return f"{_PART}{stored}"
 
 
 def list_saved(folder: Path) -> list[Saved]:
@@ -122,7 +133,7 @@ def collect_garbage(folder: Path, disk: Disk, *, sparing: Path | None = None, no
             continue
         if path.name.startswith(_TRASH):
             disk.remove_dir(path)
-        elif path.name.startswith(_BAD) or (path.name.startswith(_SAVING) and _is_dead(path, now)):
+        elif path.name.startswith(_BAD) or (path.name.startswith((_SAVING, _FETCHING)) and _is_dead(path, now)):
             discard(path, disk)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from windlass.job.checkpoint.disk import Disk
 from windlass.job.checkpoint.folder import (
@@ -20,10 +21,13 @@ from windlass.job.checkpoint.peers import Peers
 from windlass.job.checkpoint.state import TrainingState
 from windlass.job.session import session
 
+if TYPE_CHECKING:
+    from windlass.job.checkpoint.stores.tier import StoreTier
 
-def restore_newest(folder: Path, state: TrainingState, peers: Peers) -> Saved | None:
+
+def restore_newest(folder: Path, state: TrainingState, peers: Peers, store: StoreTier | None = None) -> Saved | None:
     """The checkpoint whose state the live objects have now; None if there is none, and nothing was changed."""
-    saved = find_good(folder, peers)
+    saved = find_good(folder, peers, store)
     if saved is None:
         return None
     contents = Contents(saved.path)
@@ -33,9 +37,11 @@ def restore_newest(folder: Path, state: TrainingState, peers: Peers) -> Saved | 
     return saved
 
 
-def find_good(folder: Path, peers: Peers) -> Saved | None:
+def find_good(folder: Path, peers: Peers, store: StoreTier | None = None) -> Saved | None:
     """The newest checkpoint that is what its manifest says. Damaged ones are set aside, with an alert."""
     while True:
+        if store is not None:
+            store.bring_newer()  # also what was set aside: the store may have it as it was
         # Rank 0 looks again every time: what it set aside is gone from the list.
         saved = peers.from_first(_newest(folder) if peers.rank == 0 else None)
         if saved is None:

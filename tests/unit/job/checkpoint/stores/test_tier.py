@@ -1,0 +1,103 @@
+"""Checkpoints with a store behind the folder, in one process: what goes there, and what comes back from it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("obstore")
+
+from torch import nn  # noqa: E402
+
+from windlass.blobs.bucket import Bucket, open_bucket  # noqa: E402
+from windlass.blobs.stored import list_stored  # noqa: E402
+from windlass.core.errors import Unavailable  # noqa: E402
+from windlass.core.manifest import SaveReason  # noqa: E402
+from windlass.job.checkpoint.checkpoints import checkpoints  # noqa: E402
+from windlass.job.checkpoint.folder import list_saved  # noqa: E402
+from windlass.job.checkpoint.stores import tier  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Bucket:
+    return open_bucket(f"file://{tmp_path}/store", environ={})
+
+
+def train(folder: Path, store: str, total: int, *, every: int = 2) -> tuple[int, nn.Module]:
+    """Where it began, and what came of it. Every step changes the weights in its own way."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 4)
+    with checkpoints(model=model, every=every, folder=folder, store=store) as ckpt:
+        for step in ckpt.steps(total):
+            with torch.no_grad():
+                model.weight.mul_(0.9).add_(step)
+            ckpt._snapshots.wait()
+    return ckpt.first_step, model
+
+
+def weights(model: nn.Module) -> list[list[float]]:
+    return model.state_dict()["weight"].tolist()  # type: ignore[no-any-return]
+
+
+def test_a_run_whose_folder_is_gone_goes_on_from_the_store(bucket: Bucket, tmp_path: Path) -> None:
+    first, _ = train(tmp_path / "one", bucket.address, 5)
+    assert first == 0
+    newest = list_stored(bucket)[0]
+    assert (newest.manifest.step, newest.manifest.reason) == (5, SaveReason.FINAL)
+    shutil.rmtree(tmp_path / "one")
+    first, model = train(tmp_path / "one", bucket.address, 8)
+    assert first == 5
+    _, undisturbed = train(tmp_path / "two", f"{bucket.address}2", 8)
+    assert weights(model) == weights(undisturbed)
+    assert list_stored(bucket)[0].manifest.step == 8
+
+
+def test_what_is_damaged_in_the_folder_comes_from_the_store(
+    bucket: Bucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(tmp_path / "one", bucket.address, 4)
+    newest = list_saved(tmp_path / "one")[0]
+    path = newest.path / newest.manifest.files[0].name
+    path.write_bytes(b"\x00" + path.read_bytes()[1:])
+    first, _ = train(tmp_path / "one", bucket.address, 4)
+    assert first == 4
+    assert "are not those that were saved" in capsys.readouterr().err
+
+
+def test_a_bit_flipped_in_any_object_falls_back_to_the_one_before(
+    bucket: Bucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(tmp_path / "one", bucket.address, 2)
+    train(tmp_path / "one", bucket.address, 4)
+    newest, before = list_stored(bucket)[:2]
+    assert (newest.manifest.step, before.manifest.step) == (4, 2)
+    for number, file in enumerate(newest.manifest.files):
+        store = tmp_path / f"store{number}"
+        shutil.copytree(tmp_path / "store", store)
+        path = store / newest.name / file.name
+        content = path.read_bytes()
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        first, _ = train(tmp_path / f"f{number}", f"file://{store}", 2)
+        assert first == 2, file.name
+        assert "going on from another" in capsys.readouterr().err
+        assert (store / newest.name / "damaged.json").exists()
+        assert [one.manifest.step for one in list_stored(open_bucket(f"file://{store}", environ={}))] == [2]
+
+
+def test_a_store_that_is_away_never_means_that_there_is_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tier, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(tier, "list_stored", lambda _: (_ for _ in ()).throw(Unavailable("away")))
+    with pytest.raises(Unavailable, match="away"):
+        train(tmp_path / "one", f"file://{tmp_path}/store", 2)
+    assert "checkpoint-store" in capsys.readouterr().err
+    monkeypatch.undo()
+    train(tmp_path / "one", f"file://{tmp_path}/store", 2)
+    monkeypatch.setattr(tier, "list_stored", lambda _: (_ for _ in ()).throw(Unavailable("away")))
+    assert train(tmp_path / "one", f"file://{tmp_path}/store", 2)[0] == 2  # the folder has it

@@ -23,6 +23,7 @@ from windlass.runs import store
 from windlass.runs.records import AttemptRecord, RunRecord, exit_to_json
 from windlass.runs.retry import Retry
 from windlass.runs.types import AttemptState, EventKind, RunState
+from windlass.scheduling.aside import commit_aside, decide_aside, load_last_aside
 from windlass.tenancy.prices import PriceBook, Spent, spent_on
 
 log = logging.getLogger(__name__)
@@ -112,11 +113,29 @@ def commit_end(
         message=f"attempt {attempt.number} ended: {describe_exit(decision.exit)}",
         data={"exit": exit_to_json(decision.exit)},
     )  # fmt: skip
+    if decision.blamed is not None:
+        _set_aside(tx, run, attempt, decision.blamed, decision.exit, now)
     kind, message, changes = _conclusion(decision, now)
     store.advance(
         tx, run, kind, now=now, attempt=attempt.number, message=message,
         cpu_hours=run.cpu_hours + spent.cpu_hours, gpu_hours=run.gpu_hours + spent.gpu_hours,
         cost_usd=run.cost_usd + spent.usd, **changes,
+    )  # fmt: skip
+
+
+def _set_aside(tx: Connection, run: RunRecord, attempt: AttemptRecord, node: str, exit: Exit, now: float) -> None:
+    key = (attempt.engine, node)
+    known = load_last_aside(tx, key)
+    aside = decide_aside(known, describe_exit(exit), now=now, run_id=run.id)
+    if aside == known:
+        return  # another run has told before
+    commit_aside(tx, key, aside)
+    for_s = (aside.until or now) - now
+    times = f", as it failed {aside.times} times in a row" if aside.times > 1 else ""
+    store.record_event(
+        tx, run.id, EventKind.SET_ASIDE, at=now, attempt=attempt.number,
+        message=f"node {node} is set aside for {format_duration(for_s)}{times}",
+        data={"engine": attempt.engine, "node": node, "until": aside.until, "times": aside.times},
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from windlass.core.exits import Exit, ExitReason
 from windlass.core.storable import storable_text
 from windlass.engines.contract import Notice, Observation, Phase, StopKind
 from windlass.runs.records import AttemptRecord, RunRecord
-from windlass.runs.retry import GiveUp, Retry, decide_retry
+from windlass.runs.retry import GiveUp, Retry, decide_blame, decide_retry
 from windlass.runs.types import AttemptState
 
 
@@ -36,6 +36,7 @@ class EndAttempt:
     started_at: float | None
     ended_at: float
     verdict: Succeed | Cancel | GiveUp | Retry
+    blamed: str | None = None  # the node that is to be set aside
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +65,7 @@ def decide_attempt(
     if seen.phase is Phase.UNKNOWN:
         return _ask_to_stop(run)
     if seen.phase is Phase.ENDED and seen.exit is not None:
-        return [_end(run, seen.exit, seen, earlier, now, jitter)]
+        return [_end(run, _with_node(seen.exit, attempt), seen, earlier, now, jitter)]
     if seen.phase is Phase.ABSENT:
         if run.cancelling:
             never_started = Exit(reason=ExitReason.CANCELLED, message="cancelled before it started")
@@ -116,6 +117,7 @@ def _end(
     run: RunRecord, exit: Exit, seen: Observation, earlier: Sequence[Exit], now: float, jitter: float
 ) -> EndAttempt:
     verdict: Succeed | Cancel | GiveUp | Retry
+    blamed = None
     # Programs say what they like when they fail; what cannot be written would stop every pass from here on.
     traceback = None if exit.traceback is None else storable_text(exit.traceback)
     exit = replace(exit, message=storable_text(exit.message), traceback=traceback)
@@ -128,9 +130,18 @@ def _end(
         verdict = Cancel()
     else:
         verdict = decide_retry([*earlier, exit], run.retry_policy, jitter=jitter)
+        blamed = decide_blame([*earlier, exit])
         if isinstance(verdict, Retry) and _out_of_time(run, now + verdict.after_s):
             verdict = GiveUp(why="the run's time limit would be over before another attempt")
-    return EndAttempt(exit=exit, started_at=started_at, ended_at=ended_at, verdict=verdict)
+    return EndAttempt(exit=exit, started_at=started_at, ended_at=ended_at, verdict=verdict, blamed=blamed)
+
+
+def _with_node(exit: Exit, attempt: AttemptRecord) -> Exit:
+    """Engines know nodes of an attempt by their ranks."""
+    shares = attempt.placement.shares
+    if exit.node_rank is None or not 0 <= exit.node_rank < len(shares):
+        return exit
+    return replace(exit, node=shares[exit.node_rank].node)
 
 
 def _out_of_time(run: RunRecord, at: float) -> bool:

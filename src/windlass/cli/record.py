@@ -25,6 +25,7 @@ _MOST_METRICS = 8
 _MOST_LINES = 6
 _MOST_TRACEBACK = 24
 _MOST_ALERTS = 5
+_MOST_RECOVERIES = 3
 _FRAMEWORKS = ("torch", "jax", "tensorflow", "xgboost", "lightning", "transformers", "numpy")
 
 
@@ -86,6 +87,16 @@ def put_alerts(record: Record, events: Sequence[EventView]) -> None:
     if len(alerts) > len(shown):
         shown.insert(0, record.paint(f"{len(alerts) - len(shown)} earlier ones", "dim"))
     record.put_all("alerts", shown)
+
+
+def put_recoveries(record: Record, events: Sequence[EventView]) -> None:
+    """How often the run came back after a failure, and what the last times cost."""
+    back = [event for event in events if event.kind == "recovered"]
+    shown = [f"{time.strftime('%H:%M:%S', time.localtime(event.at))}  {event.message}" for event in back]
+    if len(shown) > _MOST_RECOVERIES:
+        earlier = len(shown) - _MOST_RECOVERIES
+        shown = [f"{earlier} earlier one{'' if earlier == 1 else 's'}", *shown[-_MOST_RECOVERIES:]]
+    record.put_all("recoveries", shown)
 
 
 def _attempt_line(paint: Paint, attempt: AttemptView, *, brief: bool) -> str:

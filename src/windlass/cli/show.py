@@ -29,7 +29,9 @@ def show(ctx: typer.Context, run: options.RunRef, json: options.Json = False) ->
     lines = records.Record(paint, width_of(sys.stdout))
     attempts = found.attempts()
     records.put_outcome(lines, found.view, attempts)
-    records.put_alerts(lines, found.events())
+    events = found.events()
+    records.put_recoveries(lines, events)
+    records.put_alerts(lines, events)
     if found.view.progress:
         progress = found.view.progress
         lines.put("progress", f"step {progress.step:,}" + (f" of {progress.total:,}" if progress.total else ""))
@@ -53,7 +55,9 @@ def show_end(run: Run) -> None:
     lines = records.Record(paint, width_of(stream))
     attempts = run.attempts()
     records.put_outcome(lines, run.view, attempts)
-    records.put_alerts(lines, run.events())
+    events = run.events()
+    records.put_recoveries(lines, events)
+    records.put_alerts(lines, events)
     records.put_metrics(lines, run.metrics())
     records.put_cost(lines, run.view)
     records.put_folders(lines, run.view, attempts)

@@ -13,6 +13,7 @@ from windlass.controller import commit
 from windlass.controller.collecting import Spooled, commit_spooled, read_spools
 from windlass.controller.decide import Decision, EndAttempt, MarkRunning
 from windlass.controller.lease import ShardLeases
+from windlass.controller.recoveries import commit_recoveries, news_of
 from windlass.core.storable import storable
 from windlass.db.database import Database
 from windlass.engines.contract import Observation, Phase
@@ -65,12 +66,15 @@ class Recorder:
     def record(self, work: Sequence[Work], now: float) -> None:
         notes = {item.attempt.id: note for item in work if (note := self._note(item, now))}
         usages = self._usages_due(work, now)
-        if notes or usages:
-            self._about_to_write([*notes, *usages])
+        back = [(item.attempt, news) for item in work if (news := news_of(item.seen, item.attempt))]
+        if notes or usages or back:
+            self._about_to_write([*notes, *usages, *(attempt.id for attempt, _ in back)])
             with self._db.write() as tx:
                 self._lease.beat(tx)
                 store.update_attempts(tx, _with_digests(tx, notes))
                 store.update_attempts(tx, {attempt_id: {"usage": usage} for attempt_id, usage in usages.items()})
+                for attempt, news in back:
+                    commit_recoveries(tx, attempt, news, now=now)
         changing = {item.run.id: item for item in work if item.changes}
         points = self._last_points([item for item in changing.values() if item.ends])
         commit.commit_each(self._db, self._lease, changing, partial(self._apply, points=points, now=now))

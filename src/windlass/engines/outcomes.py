@@ -10,6 +10,7 @@ from windlass.core.exits import Exit, ExitReason
 from windlass.engines.contract import StopKind
 
 _STOPPED = (ExitReason.CANCELLED, ExitReason.PREEMPTED)
+_HIGHEST = 1_000_000  # generation
 _NO_FAILURE = (ExitReason.COMPLETED, *_STOPPED)
 
 
@@ -64,18 +65,24 @@ def exit_of(outcomes: Sequence[Mapping[str, Any]]) -> Exit:
     )
 
 
-def _failed_at(outcome: Mapping[str, Any]) -> tuple[bool, bool, float]:
+def _failed_at(outcome: Mapping[str, Any]) -> tuple[bool, bool, bool, float]:
     """A lost node is noticed late, after its peers have failed for want of it: it comes before them. So do ranks with
     trouble of their own before those that miss a peer, however quick these were to end."""
     ends = {end["rank"]: end["ended_at"] for end in outcome["ranks"]}
     own_trouble = not outcome.get("about_peers", False)
-    return outcome["reason"] != ExitReason.LOST, not own_trouble, ends.get(outcome["rank"], outcome["ended_at"])
+    at = ends.get(outcome["rank"], outcome["ended_at"])
+    return outcome["reason"] != ExitReason.LOST, outcome.get("trouble") is None, not own_trouble, at
 
 
 def merge_recoveries(told: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[Mapping[str, Any], ...]:
     """What the nodes have on record, one entry a generation: the first node of a gang keeps the record."""
-    found = {int(entry["generation"]): entry for entries in reversed(told) for entry in entries}
+    found = {entry["generation"]: entry for entries in reversed(told) for entry in entries if _is_recovery(entry)}
     return tuple(found[generation] for generation in sorted(found))
+
+
+def _is_recovery(entry: object) -> bool:
+    """Programs can write into the folder of their node: what is no entry is none."""
+    return isinstance(entry, Mapping) and type(found := entry.get("generation")) is int and 0 < found < _HIGHEST
 
 
 def merge_usage(samples: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from windlass.core.clock import Clock
 from windlass.core.errors import Unavailable, WindlassError
@@ -26,6 +27,7 @@ class FakeAttempt:
     notice: Notice | None = None
     end: tuple[float, Exit] | None = None
     released: bool = False
+    recoveries: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(slots=True)
@@ -109,6 +111,12 @@ class FakeEngine:
         self.cluster.attempts[attempt_id].notice = notice
         self._notify()
 
+    def recover(self, attempt_id: str, **entry: Any) -> None:
+        """Ranks of the attempt have died and come back, for one more time."""
+        attempt = self.cluster.attempts[attempt_id]
+        attempt.recoveries += ({"level": 1, "generation": len(attempt.recoveries) + 1, **entry},)
+        self._notify()
+
     def forget(self, attempt_id: str) -> None:
         """The node has lost every trace of the attempt."""
         del self.cluster.attempts[attempt_id]
@@ -127,7 +135,9 @@ class FakeEngine:
         if attempt.end is not None:
             ended_at, exit = attempt.end
             began_at = started_at if started_at <= ended_at else None
-            return Observation(phase=Phase.ENDED, started_at=began_at, ended_at=ended_at, exit=exit)
+            return Observation(
+                phase=Phase.ENDED, started_at=began_at, ended_at=ended_at, exit=exit, recoveries=attempt.recoveries
+            )
         if self._clock.now() < started_at:
             return Observation(phase=Phase.STARTING)
         usage = {"cpu_percent": 100.0, "rss_bytes": 1 << 20, "gpus": [], "ranks": []}
@@ -138,6 +148,7 @@ class FakeEngine:
             usage=usage,
             environment=environment,
             notice=attempt.notice,
+            recoveries=attempt.recoveries,
         )
 
     def _settled(self, attempt_id: str) -> FakeAttempt | None:

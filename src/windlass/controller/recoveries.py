@@ -1,0 +1,56 @@
+"""Putting on record that the ranks of an attempt came back by themselves: one event for each time, exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection
+
+from windlass.core.storable import storable
+from windlass.engines.contract import Observation
+from windlass.runs import store
+from windlass.runs.records import AttemptRecord
+from windlass.runs.types import EventKind
+
+_TIMES = ("detect", "decide", "respawn", "load", "replay")
+
+
+def news_of(seen: Observation, attempt: AttemptRecord) -> list[Mapping[str, Any]]:
+    """What is not on record yet. Generations are counted, so the highest one on record says all."""
+    return [entry for entry in seen.recoveries if int(entry["generation"]) > attempt.recoveries]
+
+
+def commit_recoveries(
+    tx: Connection, attempt: AttemptRecord, entries: Sequence[Mapping[str, Any]], *, now: float
+) -> None:
+    """In one transaction with the number that says which are on record."""
+    for entry in entries:
+        data = storable(dict(entry))
+        store.record_event(
+            tx,
+            attempt.run_id,
+            EventKind.RECOVERED,
+            at=now,
+            attempt=attempt.number,
+            message=describe_recovery(data),
+            data=data,
+        )
+    store.update_attempts(tx, {attempt.id: {"recoveries": int(entries[-1]["generation"])}})
+
+
+def describe_recovery(entry: Mapping[str, Any]) -> str:
+    """`recovered in place in 0.8 s: rank 1 was killed by SIGKILL; 1 step lost (respawn 0.3 s, load 0.2 s ...)`."""
+    times = {name: float(entry[f"{name}_s"]) for name in _TIMES if _is_number(entry.get(f"{name}_s"))}
+    lost = entry.get("steps_lost")
+    told = [str(entry.get("message") or entry.get("reason") or "a rank failed")]
+    if _is_number(lost):
+        told.append(f"{lost:,} step{'' if lost == 1 else 's'} lost")
+    spent = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in times.items())
+    back = entry.get("step") is None or "replay" in times
+    how = f"recovered in place in {sum(times.values()):.2f} s" if back else "started again in place, to no avail"
+    return f"{how}: {'; '.join(told)}" + (f" ({spent})" if spent else "")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -27,6 +27,7 @@ from windlass.controller.decide import (
     decide_failed_launch,
     is_news,
 )
+from windlass.controller.elastic import Grower
 from windlass.controller.inventory import Inventory
 from windlass.controller.launches import LaunchEnd, Launches
 from windlass.controller.launching import render_launch
@@ -96,6 +97,7 @@ class Controller:
             about_to_write=self._living.forget,
         )
         self._poller = Poller()
+        self._grower = Grower(db, self._access)
         self._launches = Launches(ended=self.nudge)
         self._settling = False  # shards are to be given back once no launch is under way
         self._next_collect = 0.0
@@ -206,6 +208,7 @@ class Controller:
             past = earlier.get(run.id, [])
             decisions = decide_attempt(run, attempt, seen, past, now=now, jitter=self._jitter.random())
             work.append(Work(run=run, attempt=attempt, seen=seen, decisions=decisions))
+        work = self._grower.join(work, now)
         self._record(work, now)
         for item in sorted(work, key=_turn):
             for decision in item.decisions:

@@ -175,6 +175,7 @@ class NodeReport:
     usage: Mapping[str, Any] | None = None
     environment: Mapping[str, Any] | None = None
     notice: Notice | None = None
+    beat_s: float = 0.5  # how often it is to be heard of; see `engines.remote.silence`
 
 
 class NodeBook(Protocol):

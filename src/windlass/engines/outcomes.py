@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from windlass.agent.remedy import NODE
 from windlass.core.exits import Exit, ExitReason
 from windlass.engines.contract import StopKind
 
@@ -61,8 +62,16 @@ def exit_of(outcomes: Sequence[Mapping[str, Any]]) -> Exit:
         fingerprint=cause["fingerprint"],
         traceback=cause.get("traceback"),
         trouble=cause.get("trouble"),
-        node_rank=next((rank for rank, outcome in enumerate(outcomes) if outcome is cause and failures), None),
+        node_rank=_node_to_blame(cause, outcomes) if failures else None,
     )
+
+
+def _node_to_blame(cause: Mapping[str, Any], outcomes: Sequence[Mapping[str, Any]]) -> int | None:
+    """None where several were lost together, and nothing tells because of which."""
+    is_lost = cause["reason"] == ExitReason.LOST and cause.get("trouble") != NODE
+    if is_lost and sum(outcome["reason"] == ExitReason.LOST for outcome in outcomes) > 1:
+        return None
+    return next(rank for rank, outcome in enumerate(outcomes) if outcome is cause)
 
 
 def _failed_at(outcome: Mapping[str, Any]) -> tuple[bool, bool, bool, float]:
@@ -71,7 +80,7 @@ def _failed_at(outcome: Mapping[str, Any]) -> tuple[bool, bool, bool, float]:
     ends = {end["rank"]: end["ended_at"] for end in outcome["ranks"]}
     own_trouble = not outcome.get("about_peers", False)
     at = ends.get(outcome["rank"], outcome["ended_at"])
-    return outcome["reason"] != ExitReason.LOST, outcome.get("trouble") is None, not own_trouble, at
+    return outcome["reason"] != ExitReason.LOST, outcome.get("trouble") != NODE, not own_trouble, at
 
 
 def merge_recoveries(told: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[Mapping[str, Any], ...]:

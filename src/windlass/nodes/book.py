@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,6 +13,7 @@ from windlass.core.clock import Clock
 from windlass.db.database import Database
 from windlass.engines.contract import NodeReport, Notice, StopKind
 from windlass.nodes import store
+from windlass.nodes.crowd import Crowd
 from windlass.nodes.tokens import NodeTokens
 from windlass.runs.sealing import Seal
 
@@ -26,6 +28,7 @@ class DatabaseNodeBook:
         self._seal = seal
         self._clock = clock
         self._tokens = NodeTokens(seal)
+        self._crowd = Crowd(time.monotonic)
         self._known: Known = {}  # spares reading; losing it costs time only
 
     def prepare(self, attempt_id: str, plans: Sequence[Mapping[str, Any]], secrets: Mapping[str, str]) -> None:
@@ -49,8 +52,9 @@ class DatabaseNodeBook:
             lacking = {key[0] for key in stale if _environment(known, key) is None}
             _learn(known, store.load_reports(tx, {key[0] for key in stale} - lacking, with_environment=False))
             _learn(known, store.load_reports(tx, lacking, with_environment=True))
+            beat_s = self._crowd.pace(tx, watched=False).beat_s
         for key, version in versions.items():
-            report = replace(known[key][1], reported_at=version.reported_at)
+            report = replace(known[key][1], reported_at=version.reported_at, beat_s=beat_s)
             found.setdefault(key[0], []).append(report)
         if len(known) > _MOST_KNOWN:
             self._known = {}

@@ -30,7 +30,7 @@ from windlass.wire import nodes as wire
 
 # A line of a spool this long is no point; waiting for its end would keep all that follow it waiting too.
 _LONGEST_POINT_BYTES = 1 << 20
-_HEARD_S = 5.0  # how exactly it is kept when a node was last heard of
+_HEARD_S = 2.0  # how exactly it is kept when a node was last heard of
 Sent = Sequence[tuple[wire.SentBytes, bytes]]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from windlass.agent.remedy import NODE
 from windlass.core.errors import LaunchFailed
 from windlass.core.exits import ExitReason
 from windlass.engines.contract import NodeReport
@@ -118,6 +119,9 @@ def test_a_silent_machine_is_unknown_until_its_pod_is_given_up() -> None:
     assert look(running, HEARD, NOT_HEARD_OF).life is Life.UNKNOWN
     lost = look(running, HEARD, NOT_HEARD_OF, deletionTimestamp="2023-11-14T22:13:40Z")
     assert (lost.life, lost.reason, lost.message) == (Life.GONE, ExitReason.LOST, "node n1 is lost")
+    assert lost.trouble == NODE
+    rarely = NodeReport(node_rank=0, reported_at=NOW - 25, beat_s=10.0)
+    assert look(running, rarely, NOT_HEARD_OF).life is Life.ALIVE
     lately = NodeReport(node_rank=0, reported_at=NOW - 1)
     assert look(running, lately, NOT_HEARD_OF).life is Life.ALIVE
 

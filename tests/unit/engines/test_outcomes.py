@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from windlass.agent import outcome
+from windlass.agent.remedy import NODE
 from windlass.core.exits import ExitReason
 from windlass.engines.contract import StopKind
 from windlass.engines.outcomes import StopRest, decide_rest, exit_of
@@ -25,6 +26,15 @@ def test_a_node_with_trouble_of_its_own_explains_the_end_though_another_was_quic
 def test_a_lost_node_comes_before_all_that_failed_for_want_of_it() -> None:
     found = exit_of([ended("exit_code", at=9.0, rank=0), ended("lost", at=20.0)])
     assert found.reason is ExitReason.LOST
+
+
+def test_the_node_to_blame_is_named_where_that_is_known() -> None:
+    assert exit_of([ended("exit_code", at=9.0, rank=0), ended("lost", at=20.0)]).node_rank == 1
+    together = [ended("lost", at=20.0), ended("lost", at=20.0)]
+    assert exit_of(together).node_rank is None
+    down = {**ended("lost", at=20.0), "trouble": NODE}
+    assert (exit_of([*together, down]).node_rank, exit_of([*together, down]).trouble) == (2, NODE)
+    assert exit_of([ended("completed"), ended("completed")]).node_rank is None
 
 
 def test_the_outcome_of_an_older_agent_is_understood() -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from pydantic import ValidationError
 
+from windlass.agent.remedy import NODE
 from windlass.core.exits import ExitReason
 from windlass.core.resources import Node, NodeShare, Placement, Resources
 from windlass.engines.contract import Launch, NodeReport, Notice
@@ -186,7 +187,16 @@ def test_silence_counts_only_while_somebody_listens() -> None:
 
 def test_a_dead_node_is_named() -> None:
     found = tables(node(alive=False), actors=(actor(state="DEAD", death="health check failed", ended_at=990.0),))
-    assert life(SILENT, found) == NodeLife(life=Life.GONE, at=990.0, message="node n1 is gone: health check failed")
+    message = "node n1 is gone: health check failed"
+    assert life(SILENT, found) == NodeLife(life=Life.GONE, at=990.0, message=message, trouble=NODE)
+
+
+def test_one_report_that_did_not_come_is_no_silence() -> None:
+    """With many nodes each is told to report every ten seconds."""
+    found = tables(actors=(actor(state="DEAD"),))
+    rare = replace(SILENT, beat_s=10.0, reported_at=NOW - 25.0)
+    assert life(rare, found).life is Life.ALIVE
+    assert life(replace(rare, reported_at=NOW - 30.0), found).life is Life.GONE
 
 
 @pytest.mark.parametrize(

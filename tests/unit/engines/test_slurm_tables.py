@@ -138,6 +138,7 @@ class TestJobs:
     def test_the_failed_node_is_named(self) -> None:
         seen = view(JobRow(job_id="7", state="NODE_FAIL"), nodes=[node("n1"), node("n2", "down")])
         assert seen.message.startswith("node n2 failed")
+        assert seen.down == {"n2"}
         unsure = view(JobRow(job_id="7", state="NODE_FAIL"), nodes=[node("n1"), node("n2")])
         assert "one of its nodes (n1, n2)" in unsure.message
 

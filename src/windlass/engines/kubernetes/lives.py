@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from windlass.agent.remedy import NODE
 from windlass.core.exits import ExitReason
 from windlass.engines.contract import NodeReport, Notice
 from windlass.engines.kubernetes.nodes import NodeState
 from windlass.engines.kubernetes.pods import PodState
 from windlass.engines.remote.observing import Life, NodeLife
+from windlass.engines.remote.silence import patience_s
 
-# A node that has been heard of this recently lives, whatever its cluster says or cannot say.
+# A node heard of this recently lives, whatever its cluster says or cannot say. At least so long: see `patience_s`.
 HEARD_LATELY_S = 20.0
 # Waiting that no patience ends.
 _HOPELESS = ("InvalidImageName", "ErrImageNeverPull")
@@ -73,7 +75,7 @@ def decide_life_unseen(report: NodeReport, problem: str, *, now: float) -> NodeL
 
 
 def heard_lately(report: NodeReport, now: float) -> bool:
-    return report.reported_at is not None and now - report.reported_at < HEARD_LATELY_S
+    return report.reported_at is not None and now - report.reported_at < patience_s(report, HEARD_LATELY_S)
 
 
 def _vanished(last_seen: PodState | None, machine: NodeState | None, now: float) -> NodeLife:
@@ -82,7 +84,7 @@ def _vanished(last_seen: PodState | None, machine: NodeState | None, now: float)
     if last_seen is None:
         return NodeLife(life=Life.GONE, at=now, message="its pod was deleted")
     if last_seen.node is not None and (machine is None or machine.ready is None or last_seen.reason == "NodeLost"):
-        return NodeLife(life=Life.GONE, at=now, message=f"node {last_seen.node} is lost")
+        return NodeLife(life=Life.GONE, at=now, message=f"node {last_seen.node} is lost", trouble=NODE)
     why = last_seen.disruption or last_seen.message or last_seen.reason or "somebody deleted it"
     message = f"pod {last_seen.name} was taken away from {last_seen.node or 'the queue'}: {why}"
     return NodeLife(life=Life.GONE, at=now, reason=ExitReason.PREEMPTED, message=message)
@@ -92,7 +94,9 @@ def _ended(pod: PodState, report: NodeReport) -> NodeLife:
     """The pod is over and the node has told no outcome: the cluster's word is all there is."""
     reason, message = _cause(pod, report)
     at = pod.ended.at if pod.ended else None
-    return NodeLife(life=Life.GONE, at=at, reason=reason, message=message)
+    machines_doing = pod.reason == "NodeLost" or pod.reason.startswith(_TURNED_AWAY)
+    trouble = NODE if machines_doing and reason is ExitReason.LOST else None
+    return NodeLife(life=Life.GONE, at=at, reason=reason, message=message, trouble=trouble)
 
 
 def _cause(pod: PodState, report: NodeReport) -> tuple[ExitReason, str]:
@@ -120,7 +124,8 @@ def _cause(pod: PodState, report: NodeReport) -> tuple[ExitReason, str]:
 def _on_silent_machine(pod: PodState, machine: NodeState) -> NodeLife:
     """Silent is not gone. The cluster decides that, after the pod's own tolerance, by deleting the pod."""
     if pod.deletion_at is not None:
-        return NodeLife(life=Life.GONE, at=machine.ready_since, message=f"node {machine.name} is lost")
+        message = f"node {machine.name} is lost"
+        return NodeLife(life=Life.GONE, at=machine.ready_since, message=message, trouble=NODE)
     return NodeLife(life=Life.UNKNOWN, message=f"node {machine.name} has stopped answering its cluster")
 
 

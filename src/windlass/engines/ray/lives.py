@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from windlass.agent.remedy import NODE
 from windlass.core.exits import ExitReason
 from windlass.engines.contract import NodeReport, Notice
 from windlass.engines.ray.requests import actor_name
 from windlass.engines.ray.tables import RayActor, RayNode, Tables, node_names
 from windlass.engines.remote.observing import Life, NodeLife
+from windlass.engines.remote.silence import patience_s
 
-# A relay reports at least every 3 s. One that reported since is alive, whatever Ray says of its actor: Ray may have
-# lost its memory or its way to the node. The relays of dead raylets end by themselves.
+# A relay that reported since is alive, whatever Ray says of its actor: Ray may have lost its memory or its way to the
+# node. The relays of dead raylets end by themselves. It may be longer: see `patience_s`.
 SILENT_S = 4.0
 RETURN_S = 3.0  # with the silence that follows, more than the longest pause of a relay that looks for its server
 # Ray's kinds of death that say more than that the node is lost.
@@ -66,7 +68,7 @@ def decide_lives(
 def _is_silent(report: NodeReport, listening_since: float, now: float) -> bool:
     if report.reported_at is None:
         return True
-    return now - max(report.reported_at, listening_since + RETURN_S) >= SILENT_S
+    return now - max(report.reported_at, listening_since + RETURN_S) >= patience_s(report, SILENT_S)
 
 
 def _waiting(tables: Tables, group: str) -> str:
@@ -91,10 +93,13 @@ def _life(
     if not is_silent:
         return NodeLife(life=Life.ALIVE)
     if actor is not None and actor.state in ("ALIVE", "DEAD"):
-        what = f"its actor on node {name} ended" if node is None or node.alive else f"node {name} is gone"
+        is_gone = node is not None and not node.alive
+        what = f"node {name} is gone" if is_gone else f"its actor on node {name} ended"
         message = f"{what}: {actor.death}" if actor.death else what
         reason = _REASONS.get(actor.cause, ExitReason.LOST)
-        return NodeLife(life=Life.GONE, at=actor.ended_at or report.reported_at, reason=reason, message=message)
+        trouble = NODE if is_gone and reason is ExitReason.LOST else None
+        at = actor.ended_at or report.reported_at
+        return NodeLife(life=Life.GONE, at=at, reason=reason, message=message, trouble=trouble)
     if actor is None and report.reported_at is not None:
         message = "Ray does not know its actor any more, and the node is silent"
         return NodeLife(life=Life.GONE, at=report.reported_at, message=message)

@@ -29,6 +29,7 @@ class NodeLife:
     reason: ExitReason = ExitReason.LOST  # why it is gone, should the node itself have left no outcome
     message: str = ""
     notice: Notice | None = None
+    trouble: str | None = None  # what kind it is, where the machine is to blame: see `agent.remedy`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +75,11 @@ def _outcome(report: NodeReport, life: NodeLife, now: float) -> Mapping[str, Any
     started_at = report.status["started_at"] if report.status is not None else None
     message = life.message or "its process is gone and left no outcome"
     return outcome.summary(
-        reason=life.reason.value, message=message, started_at=started_at, ended_at=life.at or report.reported_at or now
+        reason=life.reason.value,
+        message=message,
+        started_at=started_at,
+        ended_at=life.at or report.reported_at or now,
+        trouble=life.trouble,
     )
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from windlass.agent import layout, outcome
 from windlass.agent.files import read_json, write_json
+from windlass.agent.remedy import NODE
 from windlass.core.exits import ExitReason
 from windlass.engines.contract import Observation, StopKind
 from windlass.engines.folders.node import NodeFolder
@@ -52,9 +53,9 @@ class Attempt:
         write_json(str(self.path / _JOB), {"job_id": job_id, "token": self.token})
         self.job_id = job_id
 
-    def decide_ends(self, reason: ExitReason, message: str, now: float) -> None:
-        """For every node that has not ended by itself. Whoever of them still runs, cut off from Slurm but not from this
-        folder, finds the wish to stop and ends."""
+    def decide_ends(self, reason: ExitReason, message: str, now: float, *, down: Collection[str] = frozenset()) -> None:
+        """For every node that has not ended by itself; `down`: those that are to blame for it. Whoever of them still
+        runs, cut off from Slurm but not from this folder, finds the wish to stop and ends."""
         left = [node for node in self.nodes if self.node_end(node) is None]
         ends = dict(self.verdict)
         for node in left:
@@ -66,6 +67,7 @@ class Attempt:
                 message=message,
                 started_at=status["started_at"] if status is not None else None,
                 ended_at=now,
+                trouble=NODE if kind is ExitReason.LOST and self.node_names[node.rank] in down else None,
             )
         write_json(str(self.path / _VERDICT), ends)
         self.verdict = ends

@@ -282,7 +282,7 @@ class SlurmEngine:
         reason, message = (ExitReason.LOST, "Slurm requeued its job") if requeued else (view.reason, view.message)
         if view.is_unexplained and (said := attempt.last_words()):
             message += f": {said}"
-        attempt.decide_ends(reason, message, self._clock.now())
+        attempt.decide_ends(reason, message, self._clock.now(), down=view.down)
 
     def _wants_explanation(self, attempt: Attempt) -> bool:
         """A supervisor told to stop from outside cannot know by whom. Slurm does, but says so a moment later."""

@@ -47,6 +47,7 @@ class JobView:
     reason: ExitReason = ExitReason.LOST  # once it is over: why, should a node itself have left no outcome
     message: str = ""
     state: str = ""
+    down: frozenset[str] = frozenset()  # the nodes that failed, if that ended it
     lives: Mapping[str, int] | None = None  # per job that is not over, how often Slurm has started it again
 
     @property
@@ -80,6 +81,7 @@ def view_jobs(
 
 
 def _over(job_id: str, state: str, reason: str, nodes: Sequence[NodeRow]) -> JobView:
+    down: list[str] = []
     if state == "NODE_FAIL":
         down = [node.name for node in nodes if node.is_down]
         which = f"node {', '.join(down)}" if down else f"one of its nodes ({', '.join(node.name for node in nodes)})"
@@ -92,6 +94,7 @@ def _over(job_id: str, state: str, reason: str, nodes: Sequence[NodeRow]) -> Job
         reason=_REASONS.get(state, ExitReason.LOST),
         message=f"{saying} (job {job_id}: {said})",
         state=state,
+        down=frozenset(down),
     )
 
 

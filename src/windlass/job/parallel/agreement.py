@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from windlass.core.plan import Plan
 
+_ROUNDING = 1e-6
+
 
 class RanksDisagree(RuntimeError):
     """Processes of one run came with different models, plans or batches. Raised by all of them."""
@@ -25,14 +27,31 @@ def agree_on_model(model: nn.Module, plan: Plan) -> None:
     _compare(mine, plan.world_size, "model")
 
 
-def agree_on_batch(inputs: Any, targets: Any, plan: Plan) -> None:
-    """RanksDisagree unless all read batches of one shape: a mean of means counts on it, and so do the stages."""
-    mine = [
-        (what, f"{tuple(value.shape)} {value.dtype}")
-        for what, value in (("inputs", inputs), ("targets", targets))
-        if isinstance(value, Tensor)
-    ]
+def agree_on_batch(
+    inputs: Any, targets: Any, plan: Plan, share: float | None = None, data_rank: int | None = None
+) -> None:
+    """RanksDisagree unless all read batches of one shape: a mean of means counts on it, and so do the stages. With
+    shares, parts may differ in their number of samples, and the shares must add up to the whole batch."""
+    said = [(what, value) for what, value in (("inputs", inputs), ("targets", targets)) if isinstance(value, Tensor)]
+    mine = [("share", "given" if share is not None else "not given")]
+    mine += [(what, f"{tuple(value.shape[share is not None :])} {value.dtype}") for what, value in said]
     _compare(mine, plan.world_size, "batch")
+    if share is None or plan.world_size == 1:
+        return
+    sizes = {what: value.shape[0] for what, value in said}
+    everyone: list[Any] = [None] * plan.world_size
+    dist.all_gather_object(everyone, (data_rank, share, sizes))
+    parts = {reader: (part, rows) for reader, part, rows in everyone}
+    whole = sum(part for part, _ in parts.values())
+    alike = all((part, rows) == parts[reader] for reader, part, rows in everyone)
+    fair = all(
+        abs(rows[what] * share - sizes[what] * part) < _ROUNDING * rows[what]
+        for part, rows in parts.values()
+        for what in rows
+    )
+    if not (alike and fair and abs(whole - 1.0) < _ROUNDING):
+        told = ", ".join(f"{rows} as {part:.4g} of it" for part, rows in parts.values())
+        raise RanksDisagree(f"the parts of the batch do not make a whole: {told}; shares are samples / samples of all")
 
 
 @torch.no_grad()

@@ -79,6 +79,7 @@ class Parallel:
         self.loss_scale = LossScale() if plan.precision is Precision.FP16 else None
         self._loss = loss
         self._checked = False
+        self._weight = 1.0
         agree_on_model(model, plan)
         model.to(self.device)
         self.mesh: DeviceMesh | None = build_mesh(plan, self.device.type)
@@ -117,12 +118,15 @@ class Parallel:
         with self._casts():
             return self._copies[0].forward(*args, **kwargs)
 
-    def step(self, inputs: Any, targets: Any) -> Tensor:
+    def step(self, inputs: Any, targets: Any, *, share: float | None = None) -> Tensor:
         """Forward and backward of this process's part of a batch; gradients are means over the whole batch.
 
-        The mean loss of the whole batch, on the device, without waiting for it.
+        The mean loss of the whole batch, on the device, without waiting for it. `share`: which part of the batch it is,
+        where parts are not equal; `job.order` knows it.
         """
-        self._check_batch(inputs, targets)
+        self._check_batch(inputs, targets, share)
+        # Gradients are averaged over the copies, whatever each has seen of the batch.
+        self._weight = 1.0 if share is None else share * self.data_world
         inputs, targets = self._here(inputs), self._here(targets)
         if self._pipeline is not None:
             losses = self._pipeline.step(inputs, targets)
@@ -143,6 +147,7 @@ class Parallel:
     def evaluate(self, inputs: Any, targets: Any) -> Tensor:
         """The mean loss of the whole batch without gradients."""
         inputs, targets = self._here(inputs), self._here(targets)
+        self._weight = 1.0
         training = [part.training for part in self.parts]
         for part in self.parts:
             part.eval()
@@ -173,7 +178,7 @@ class Parallel:
         """What one microbatch adds to the mean, with the loss scale on it."""
         with autocast(self.plan.precision, self.device):
             loss = self._loss(output, targets)
-        return loss * ((self.loss_scale.value if self.loss_scale else 1.0) / self.plan.accumulate)
+        return loss * (self._weight * (self.loss_scale.value if self.loss_scale else 1.0) / self.plan.accumulate)
 
     def _mean(self, losses: list[Tensor], *, scaled: bool) -> Tensor:
         """Over the whole batch, on every process; the processes before a pipeline's last stage know of none."""
@@ -188,7 +193,7 @@ class Parallel:
             dist.all_reduce(mean)
         return mean
 
-    def _check_batch(self, inputs: Any, targets: Any) -> None:
+    def _check_batch(self, inputs: Any, targets: Any, share: float | None) -> None:
         for what, value in (("inputs", inputs), ("targets", targets)):
             if isinstance(value, Tensor) and value.shape[0] % self.plan.accumulate:
                 raise InvalidPlan(
@@ -196,7 +201,7 @@ class Parallel:
                     f"{self.plan.accumulate} does not divide"
                 )
         if not self._checked:
-            agree_on_batch(inputs, targets, self.plan)
+            agree_on_batch(inputs, targets, self.plan, share, self.data_rank)
             self._checked = True
 
     def _here(self, value: Any) -> Any:

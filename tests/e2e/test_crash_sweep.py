@@ -47,13 +47,13 @@ def cancel(user: Persistent, witness: Path) -> None:
 
 
 def retry(user: Persistent, witness: Path) -> None:
-    # Killed from outside at the first attempt (transient), fine at the second.
+    # Killed from outside at the first attempt (transient), in both of its lives; fine at the second.
     command = f"echo $WINDLASS_ATTEMPT_ID >> {witness}; if [ $WINDLASS_ATTEMPT = 1 ]; then kill -9 $$; fi"
     run_id = user.submit({"command": command, "retry": {"max": 2, "backoff": "0.05s"}}, "retry")
     assert user.until_over(run_id)["state"] == "succeeded"
-    assert ran(witness) == [f"{run_id}.1", f"{run_id}.2"]
+    assert ran(witness) == [f"{run_id}.1", f"{run_id}.1", f"{run_id}.2"]
     kinds = check_record(user, run_id)
-    assert kinds.count("retrying") == 1
+    assert (kinds.count("recovered"), kinds.count("retrying")) == (1, 1)
     reasons = [a["exit"]["reason"] for a in user.json("GET", f"/api/runs/{run_id}/attempts")["attempts"]]
     assert reasons == ["signal", "completed"]
 

@@ -130,6 +130,44 @@ def descendants(pid: int, *, main_thread_only: bool = False) -> list[int]:
     return found
 
 
+def command_line(pid: int) -> str:
+    """As `ps` shows it; empty for one that is gone."""
+    try:
+        with open("/proc/%d/cmdline" % pid, "rb") as file:
+            return file.read(4096).replace(b"\0", b" ").decode("utf-8", "replace").strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def catches(pid: int, number: int) -> bool:
+    """Whether it has a handler of its own for this signal: the default for most is to die of them."""
+    try:
+        with open("/proc/%d/status" % pid) as file:
+            caught = next((line for line in file if line.startswith("SigCgt:")), "SigCgt: 0")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
+
+
+def waits(pid: int) -> Iterator[str]:
+    """For each thread, its name, its state and what it waits for inside the kernel; the stack there too where we may
+    see it."""
+    try:
+        threads = sorted(map(int, os.listdir("/proc/%d/task" % pid)))
+    except (FileNotFoundError, ProcessLookupError):
+        return
+    for thread in threads:
+        said = []
+        for name in ("comm", "wchan", "syscall", "stack"):
+            try:
+                with open("/proc/%d/task/%d/%s" % (pid, thread, name)) as file:
+                    said.append("%s %s" % (name, " < ".join(file.read(4096).split("\n")).strip(" <")))
+            except OSError:
+                continue  # gone, or not for us to see
+        found = stat(thread)
+        yield "thread %d, state %s: %s" % (thread, found.state if found else "gone", "; ".join(said))
+
+
 def pss_bytes(pid: int) -> int:
     """Resident memory with shared pages divided among their users. Slower to ask for than resident size."""
     try:

@@ -38,6 +38,11 @@ def progress(rank: int) -> str:
     return "progress-%d" % rank
 
 
+def stacks(rank: int) -> str:
+    """Where the rank's processes were when it was found hanging; its log says it too."""
+    return "stacks-%d.txt" % rank
+
+
 def rank_of_log(name: str) -> "int | None":
     match = _RANK_LOG.match(name)
     return int(match.group(1)) if match else None

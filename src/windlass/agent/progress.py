@@ -10,7 +10,7 @@ import mmap
 import os
 import struct
 import time
-from typing import NamedTuple
+from typing import Any, Iterable, NamedTuple
 
 _FORMAT = struct.Struct("<qqdddq")
 _NEVER = -1
@@ -53,6 +53,23 @@ class ProgressFile:
 
     def _write(self) -> None:
         self._memory[:] = _FORMAT.pack(*self._now)
+
+
+def tell(ranks: Iterable[Progress]) -> dict[str, Any] | None:
+    """Of the rank that is furthest, with times of day: for the record. None where no rank has told anything."""
+    told = [one for one in ranks if one.steps > 0 or one.restored_at > 0]
+    if not told:
+        return None
+    furthest = max(told, key=lambda one: (one.step, one.stepped_at))
+    offset_s = time.time() - time.monotonic()
+    return {
+        "step": furthest.step,
+        "at": furthest.stepped_at + offset_s if furthest.steps else None,
+        "steps": furthest.steps,
+        "restored_step": furthest.restored_step if furthest.restored_at else None,
+        "restored_at": furthest.restored_at + offset_s if furthest.restored_at else None,
+        "load_s": round(furthest.load_s, 3) if furthest.restored_at else None,
+    }
 
 
 def read_progress(path: str) -> Progress:

@@ -31,10 +31,13 @@ class Stream:
         self._pending = b""
         self.pending_since: float | None = None
         self.tail = b""
+        self.heard: bytearray | None = None  # while somebody listens: all that comes
         self.is_open = False  # the last record goes on in the next
 
     def feed(self, data: bytes, now: float) -> bytes:
         """The records that `data` completes. Work is per chunk, not per line: ranks can be very talkative."""
+        if self.heard is not None:
+            self.heard += data
         joined = self._pending + data if self._pending else data
         complete, newline, rest = joined.rpartition(b"\n")
         records = b""

@@ -16,6 +16,7 @@ import time
 import types
 from typing import Any, Sequence
 
+from .stacksignal import listen
 from .target import Target
 
 _OUR_FOLDER = os.path.dirname(os.path.abspath(__file__))
@@ -27,6 +28,7 @@ def run_target(target: Target, argv: Sequence[str], program: str) -> None:
     if hasattr(sys, "orig_argv"):  # since 3.10
         sys.orig_argv[:] = list(argv)
     _open_streams(target.unbuffered)
+    listen()
     _renew_inherited_state()
     _install_fresh_main()
     _forget_ourselves()

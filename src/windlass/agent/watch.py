@@ -9,13 +9,15 @@ import signal
 import time
 from typing import Any, Callable, Iterable, Mapping, Union
 
-from . import comeback, conclusion, kernel, layout, savers
+from . import comeback, conclusion, kernel, layout, progress, savers, stacks
 from .blame import Candidate, decide_culprit, is_certain, missed_peers
 from .failure import describe_failure, describe_unfinished
 from .files import read_json, write_json
+from .hang import Hangs
 from .ranklog import RankLog, Stream
 from .ranks import Rank
-from .recovery import Failed, Past, Policy, decide_in_place
+from .recovery import Failed
+from .restarts import Restarts
 from .sampling import Sampler
 from .status import Status
 from .verdict import Verdict
@@ -34,7 +36,7 @@ FROM_OUTSIDE = "its node was told to stop from outside"
 
 
 class Watch:
-    def __init__(self, *, plan: Mapping[str, Any], status: Status, wakeup_fd: int) -> None:
+    def __init__(self, *, plan: Mapping[str, Any], status: Status, wakeup_fd: int, restarts: Restarts) -> None:
         self._plan = plan
         self._node_dir = plan["node_dir"]
         self._status = status
@@ -53,10 +55,10 @@ class Watch:
         self._timeout_at: float | None = None
         self._oom_kills = kernel.oom_kills()
         self._sampler: Sampler | None = None
+        self._hangs = Hangs(plan)
+        self._usage: dict[str, Any] = {}  # the newest sample
         self._dead = conclusion.Dead()  # ranks of former generations
-        self._past = Past()
-        self._again: Failed | None = None  # the ranks are ended to be started again
-        self._comeback: comeback.Comeback | None = None
+        self._restarts = restarts
         self._spared = savers.Spared()
         self._linger_until: float | None = None  # once all ranks have ended: for what savers still write
         self.started_at = time.time()
@@ -91,13 +93,10 @@ class Watch:
         self._dead = self._dead.joined_by(self._ranks.values())
         self._ranks = {}
         self._readers = {self._wakeup_fd: self._on_signals}
-        self._failed, self._doubt_until, self._again = [], None, None
+        self._failed, self._doubt_until = [], None
         self._oom_kills = kernel.oom_kills()
+        self._hangs.begin_again(time.monotonic())
         self._status.begin_generation(failed.generation)
-
-    def follow_comeback(self, failed: Failed) -> None:
-        """All of its ranks have been started."""
-        self._comeback = comeback.Comeback(self._node_dir, failed, time.monotonic())
 
     def run(self) -> Union[dict[str, Any], Failed]:
         """Until every rank has ended; the outcome, or the failure after which they are to be started again."""
@@ -108,6 +107,7 @@ class Watch:
         self._selector = selectors.DefaultSelector()
         for fd, reader in self._readers.items():
             self._selector.register(fd, selectors.EVENT_READ, reader)
+        self._restarts.attach(self._selector)
         signals = select.poll()
         signals.register(self._wakeup_fd, select.POLLIN)
         self._look_for_completion()
@@ -122,15 +122,15 @@ class Watch:
                 if key.fd in self._selector.get_map():
                     key.data()
             self._tick()
-        again = self._again if self._verdict is None else None
+        again = self._restarts.again if self._verdict is None else None
         self._kill_descendants(sparing_savers=again is not None)
+        self._restarts.detach()
         self._drain(again)
-        self._end_comeback()
+        self._restarts.ranks_have_ended()
         self._sampler.close()
         if again is None:
             return self._outcome()
         self._spared.add(savers.only_savers(self._others()), time.monotonic())
-        comeback.forget_progress(self._node_dir)
         return again
 
     def give_up(self, failed: Failed, why: str) -> dict[str, Any]:
@@ -154,6 +154,7 @@ class Watch:
                 log.feed(stream, data, time.time())
                 return True
             self._selector.unregister(fd)
+            del self._readers[fd]
             os.close(fd)
             log.finish(stream, time.time())
             return False
@@ -178,6 +179,8 @@ class Watch:
 
     def _on_stop(self) -> None:
         self._conclude()  # what failed before the wish has failed
+        if self._verdict is None and self._hangs.is_suspicious(time.monotonic()):
+            self._dump_stacks()  # another node may have found what hangs here too
         wish = read_json(os.path.join(self._node_dir, layout.STOP))
         if wish is None:
             # Whoever stops nodes (Slurm, a kubelet, the machine's shutdown) does it like this.
@@ -209,7 +212,7 @@ class Watch:
             "max_rss_bytes": max_rss_bytes,
             "cpu_seconds": round(cpu_s, 3),
         }
-        if self._verdict is not None or self._again is not None:
+        if self._verdict is not None or self._restarts.is_settling:
             return
         if exit_code == 0:
             self._look_for_completion()
@@ -230,7 +233,7 @@ class Watch:
     def _judge(self) -> None:
         """Conclude from the failures so far, unless there may come a better explanation: a rank that lost a peer is
         often gone before that peer, here or on another node."""
-        if not self._failed or self._verdict is not None or self._again is not None:
+        if not self._failed or self._verdict is not None or self._restarts.is_settling:
             return
         if is_certain(self._failed) or not (self._living() or int(self._plan["nnodes"]) > 1):
             self._conclude()
@@ -238,7 +241,7 @@ class Watch:
             self._doubt_until = time.monotonic() + _DOUBT_S
 
     def _conclude(self) -> None:
-        if not self._failed or self._verdict is not None or self._again is not None:
+        if not self._failed or self._verdict is not None or self._restarts.is_settling:
             return
         self._read_all()
         unfinished = [
@@ -254,27 +257,17 @@ class Watch:
         self._give_in(verdict, found.ended_at)
 
     def _give_in(self, verdict: Verdict, failed_at: float | None) -> None:
-        """End the ranks because of a failure: for good, or to start them again here."""
-        noticed_at, wall_at = time.monotonic(), time.time()
-        self._past = self._past.after(step := comeback.newest_step(self._node_dir))
-        refusal = decide_in_place(verdict, Policy.of(self._plan), self._past)
-        if refusal is not None or int(self._plan["nnodes"]) > 1 or self._wish_is_there():
-            self._stop(verdict, self._plan["grace_s"])
-            return
-        self._past = self._past.restarted(verdict)
+        """End the ranks because of a failure, at that time: for good, or to start them again."""
         self._doubt_until = None
-        self._again = Failed(
-            verdict=verdict,
-            generation=int(self._plan.get("generation", 0)) + 1,
-            node=str(self._plan["node_name"]),
-            step=step,
-            wall_at=wall_at,
-            failed_at=noticed_at - max(0.0, wall_at - (failed_at or wall_at)),
-            noticed_at=noticed_at,
-            decided_at=time.monotonic(),
-        )
-        # At once: with a peer gone they can finish nothing, and what they would save they have in memory.
-        self._kill_descendants(sparing_savers=True)
+        final = verdict if self._wish_is_there() else self._restarts.consider(verdict, failed_at)
+        self._proceed(final)
+
+    def _proceed(self, final: Verdict | None) -> None:
+        if final is not None:
+            self._stop(final, self._plan["grace_s"])
+        elif self._restarts.again is not None and self._verdict is None and self._living():
+            # At once: with a peer gone they can finish nothing, and what they would save they have in memory.
+            self._kill_descendants(sparing_savers=True)
 
     def _look_for_completion(self) -> None:
         """Once all ranks that the attempt is for have ended well, the others are told to stop; with several nodes
@@ -304,6 +297,7 @@ class Watch:
         if self._sample_at is not None and now >= self._sample_at:
             self._sample_at = now + self._plan["sample_interval_s"]
             self._sample()
+            self._look_for_hang(now)
         if self._memory_at is not None and now >= self._memory_at:
             self._memory_at = now + _MEMORY_CHECK_S
             self._check_memory()
@@ -318,8 +312,7 @@ class Watch:
             self._killed = True
             self._kill_descendants()
         _kill(self._spared.take_overdue(now))
-        if self._comeback is not None and now >= self._comeback.look_at:
-            self._end_comeback(self._comeback.look(now))
+        self._proceed(self._restarts.settle(now))
 
     # Decisions --------------------------------------------------------------------------------------------------
 
@@ -327,9 +320,9 @@ class Watch:
         return {rank.rank: pid for pid, rank in self._ranks.items() if rank.end is None}
 
     def _is_over(self) -> bool:
-        if self._living() or self._doubt_until is not None:
+        if self._living() or self._doubt_until is not None or self._restarts.is_waiting:
             return False
-        if self._again is not None and self._verdict is None:
+        if self._restarts.again is not None and self._verdict is None:
             return True
         now, left = time.monotonic(), self._others()
         if self._linger_until is None:
@@ -377,13 +370,6 @@ class Watch:
             self._reap()
             time.sleep(0.001)
 
-    def _end_comeback(self, entry: Mapping[str, Any] | None = None) -> None:
-        """Put it on record: as finished, or as far as it went if the ranks have ended."""
-        if self._comeback is None or (entry is None and self._living()):
-            return
-        self._status.add_recovery(entry or self._comeback.break_off(time.monotonic()))
-        self._comeback = None
-
     def _check_memory(self) -> None:
         limit = self._plan["memory_limit_bytes"]
         pids = list(self._living().values())
@@ -395,14 +381,33 @@ class Watch:
             message = "used %.0f MB of memory, over its limit of %.0f MB" % (used / 1e6, limit / 1e6)
             self._stop(Verdict("oom", message, signal_number=int(signal.SIGKILL)), 0.0)
 
+    def _look_for_hang(self, now: float) -> None:
+        if self._verdict is not None or self._restarts.is_settling:
+            return
+        ended = [rank.rank for rank in self._ranks.values() if rank.end is not None]
+        found = self._hangs.look(now, ended=ended)
+        if found is not None:
+            self._dump_stacks()
+            message = found.message + "; stacks of all processes are in the logs of their ranks"
+            self._give_in(Verdict("hang", message, rank=found.rank), time.time() - found.quiet_s)
+
+    def _dump_stacks(self) -> None:
+        stacks.dump([rank for rank in self._ranks.values() if rank.end is None], self._node_dir, self._read_all)
+
     def _sample(self) -> None:
         if self._sampler is None:
             return
         self._status.retry()
         self._look_for_wish()  # whoever wanted to tell us may have had no way to
-        usage = self._sampler.sample(self._living())
+        self._usage = self._sampler.sample(self._living())
+        self._write_usage()
+
+    def _write_usage(self) -> None:
+        told = progress.tell(comeback.told_progress(self._node_dir))
+        if told is not None:
+            self._usage["progress"] = told
         try:
-            write_json(os.path.join(self._node_dir, layout.USAGE), usage)
+            write_json(os.path.join(self._node_dir, layout.USAGE), self._usage)
         except OSError:
             pass  # a full disk costs a sample, not the run
 
@@ -411,7 +416,7 @@ class Watch:
     def _wait_s(self) -> float:
         now = time.monotonic()
         marks = [self._sample_at, self._memory_at, self._timeout_at, self._kill_at, self._doubt_until]
-        marks += [self._linger_until, self._spared.next_end(), self._comeback.look_at if self._comeback else None]
+        marks += [self._linger_until, self._spared.next_end(), self._restarts.next_at()]
         waits = [mark - now for mark in marks if mark is not None]
         flushes = [rank.log.next_flush_at() for rank in self._ranks.values()]
         waits.extend(at - time.time() for at in flushes if at is not None)
@@ -419,9 +424,9 @@ class Watch:
 
     def _read_all(self) -> None:
         """Whatever the ranks have written so far."""
-        for key in list(self._selector.get_map().values()):
-            if key.fd != self._wakeup_fd:
-                while key.data():
+        for fd, reader in list(self._readers.items()):
+            if fd != self._wakeup_fd:
+                while reader():
                     pass
 
     def _drain(self, again: Failed | None) -> None:
@@ -445,6 +450,8 @@ class Watch:
 
     def _outcome(self) -> dict[str, Any]:
         assert self._sampler is not None
+        if self._usage:
+            self._write_usage()  # with the last step that was told
         return conclusion.conclude(
             self._verdict or Verdict("completed", ""),
             self._dead,

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from windlass.agent import stacksignal
 from windlass.agent.layout import metrics_spool, progress
 from windlass.agent.progress import ProgressFile
 from windlass.core.manifest import Manifest
@@ -78,6 +79,8 @@ class Session:
         self._names: set[str] = set()
         self._gate = AlertGate()
         folder = environ.get("WINDLASS_NODE_DIR")
+        if folder:
+            stacksignal.listen()
         self._spool = Spool(os.path.join(folder, metrics_spool(self.rank))) if folder else None
         self._progress = _progress_file(folder, self.rank)
         self._steps = -1  # the newest that was told

@@ -93,7 +93,11 @@ def test_keys_of_later_versions_are_refused_by_name(path: str) -> None:
         ),
         ({"command": "x", "checkpoint": {"keep": 0}}, "`checkpoint.keep`: input should be greater than or equal to 1"),
         ({"command": "x", "checkpoint": {"folder": "out"}}, "`checkpoint.folder`: write a whole path"),
-        ({"command": "x", "checkpoint": {"folder": "s3://b"}}, "object stores are not supported by this version"),
+        ({"command": "x", "checkpoint": {"folder": "s3://b"}}, "an object store is a `store`"),
+        ({"command": "x", "checkpoint": {"store": "/tmp"}}, "`checkpoint.store`: write s3://BUCKET/PREFIX"),
+        ({"command": "x", "checkpoint": {"store_endpoint": "minio"}}, "`checkpoint.store_endpoint`: write an address"),
+        ({"command": "x", "checkpoint": {"store_rate": "1KB"}}, "`checkpoint.store_rate`: '1KB' is too slow"),
+        ({"command": "x", "checkpoint": {"store_every": "0s"}}, "`checkpoint.store_every`: '0s' is too short"),
         (
             {"command": "x", "checkpoint": {"best_is": "x"}},
             "`checkpoint.best_is`: input should be 'lowest' or 'highest'",
@@ -264,3 +268,18 @@ def test_an_elastic_run_begins_with_its_fewest_nodes_unless_it_says_otherwise() 
 )
 def test_what_is_no_range_of_nodes_is_refused(data: dict[str, Any], problem: str) -> None:
     assert problems_of({"command": "x", **data}) == [problem]
+
+
+@pytest.mark.parametrize(
+    ("given", "hang"), [("auto", "auto"), ("off", "off"), (False, "off"), (None, "auto"), ("10m", 600.0), (90, 90.0)]
+)
+def test_what_counts_as_a_hang(given: Any, hang: str | float) -> None:
+    parsed = parse_spec({"command": "x", "hang": given})
+    assert parsed.hang == hang
+    assert parse_spec(parsed.model_dump(mode="json")).hang == hang
+
+
+@pytest.mark.parametrize("given", ["soon", 0.5, [1]])
+def test_what_is_no_time_for_a_hang_is_refused(given: Any) -> None:
+    with pytest.raises(InvalidSpec, match="auto"):
+        parse_spec({"command": "x", "hang": given})

@@ -15,6 +15,7 @@ class UploaderSettings:
     every: int | str | None = None  # None: as often as the store keeps up
     keep: dict[str, Any] = field(default_factory=dict)
     bytes_per_s: float | None = None
+    retries: int = 4  # of one request, by the client, before it counts as trouble
     # Where nodes share no folder: which of them this is, and how many there are.
     node: int = 0
     nodes: int = 1

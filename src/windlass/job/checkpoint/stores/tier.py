@@ -80,11 +80,12 @@ class StoreTier:
         )
         self._sending: Sending | None = None
 
-    def bring_newer(self) -> None:
-        """Have in every folder what the store has newer than the first rank's folder, if anything. What is damaged
-        there is laid aside. Raises Unavailable if nothing is here and the store cannot be asked."""
+    def bring_newer(self, *, than: int | None = None) -> None:
+        """Have in every folder what the store has newer than the first rank's folder (and than that step), if
+        anything. What is damaged there is laid aside. Raises Unavailable if nothing is here and the store cannot be
+        asked."""
         while True:
-            stored, trouble = self._peers.from_first(self._newer() if self._peers.rank == 0 else (None, None))
+            stored, trouble = self._peers.from_first(self._newer(than) if self._peers.rank == 0 else (None, None))
             if trouble is not None:
                 raise Unavailable(trouble, hint="nothing is known of the run's checkpoints, so it does not begin anew")
             if stored is None:
@@ -112,9 +113,10 @@ class StoreTier:
             self._sending.close(wait_s=wait_s)
             self._sending = None
 
-    def _newer(self) -> tuple[Stored | None, str | None]:
+    def _newer(self, than: int | None) -> tuple[Stored | None, str | None]:
         """What to fetch, or why it cannot be told."""
-        here = next((saved.manifest.step for saved in list_saved(self._folder)), None)
+        steps = [saved.manifest.step for saved in list_saved(self._folder)[:1]] + ([] if than is None else [than])
+        here = max(steps, default=None)
         deadline = time.monotonic() + _PATIENCE_S
         while True:
             try:

@@ -33,8 +33,9 @@ from windlass.job.checkpoint.stores.uploading import Vanished, send_files
 
 LOCK = ".uploader.lock"
 _LOOK_EVERY_S = 0.5
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S, _LAST_PAUSE_S = 0.25, 60.0, 1.0  # the last: while somebody waits for us
 _PATIENCE_S = 120.0  # with a store that is away, once training is over
+_TIDYING_S = 15.0  # with one that lets nothing be removed: all is sent
 # Nothing was written to it for so long, by the store's own clock: nobody goes on with it.
 _DEAD_AFTER_S = 3600.0
 
@@ -47,6 +48,7 @@ class Uploader:
         self._every = None if settings.every is None else Interval(settings.every)
         self._keep = Keep(**settings.keep)
         self._stored: dict[str, Manifest] | None = None  # by name; None: not looked yet
+        self._is_tidy = False
         self._spoilt: set[str] = set()  # whose files are not what was saved: not to be tried again
 
     def look(self) -> bool:
@@ -56,7 +58,6 @@ class Uploader:
             say("there", names=sorted(self._stored))
             for name, manifest in self._stored.items():
                 say("stored", name=name, manifest=asdict(manifest))
-            self._clean_up()
         names = {stored_name(saved.manifest): saved for saved in list_saved(self._folder)}
         there = {name: saved.manifest for name, saved in names.items() if name not in self._spoilt}
         chosen = decide_upload(there.values(), self._stored.values(), self._every)
@@ -81,11 +82,12 @@ class Uploader:
         self._stored[name] = saved.manifest
         took_s = time.monotonic() - began
         say("stored", name=name, manifest=asdict(saved.manifest), took_s=took_s, sent_bytes=sent)
-        self._clean_up()
+        self._is_tidy = False
 
-    def _clean_up(self) -> None:
-        """By the store's own retention, and what was never finished. The newest stays: `decide_retention`."""
-        assert self._stored is not None
+    def tidy(self) -> None:
+        """Remove by the store's own retention, and what was never finished. The newest stays: `decide_retention`."""
+        if self._is_tidy or self._stored is None:
+            return
         names = {id(manifest): name for name, manifest in self._stored.items()}
         for manifest in decide_retention(self._stored.values(), self._keep, now=time.time()):
             name = names[id(manifest)]
@@ -100,6 +102,7 @@ class Uploader:
             written = [found.modified for found in self._bucket.list(name).values()]
             if now - max(written, default=now) > _DEAD_AFTER_S:
                 remove_stored(self._bucket, name)
+        self._is_tidy = True
 
     def _clock_of_the_store(self) -> float:
         """As of its last word to us, which is never ahead of it."""
@@ -116,26 +119,28 @@ def say(what: str, **more: Any) -> None:
 
 def run(uploader: Uploader, closing: threading.Event, lock: Path) -> int:
     """Until `closing`, and until all that is due is in the store then. 1: it could not be brought there."""
-    pause_s, since = _FIRST_PAUSE_S, None
     while not _locked(lock):
         if closing.wait(_LOOK_EVERY_S):
             time.sleep(_LOOK_EVERY_S)  # another one is at it, and ends with what it does: its rank is gone
+    pause_s, since = _FIRST_PAUSE_S, None
     while True:
-        was_closing = closing.is_set()
+        was_closing, is_sent = closing.is_set(), False
         try:
-            if uploader.look():
+            while uploader.look():
                 pause_s, since = _FIRST_PAUSE_S, None
-                continue
+            is_sent = True
+            uploader.tidy()
             if was_closing:
                 return 0
+            pause_s, since = _FIRST_PAUSE_S, None
             closing.wait(_LOOK_EVERY_S)
         except (WindlassError, OSError) as error:
             since = since or time.monotonic()
             say("trouble", why=str(getattr(error, "message", error)))
-            if was_closing and time.monotonic() - since > _PATIENCE_S:
-                return 1
+            if was_closing and time.monotonic() - since > (_TIDYING_S if is_sent else _PATIENCE_S):
+                return 0 if is_sent else 1
             if closing.wait(pause_s):
-                time.sleep(_FIRST_PAUSE_S)
+                time.sleep(min(pause_s, _LAST_PAUSE_S))
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
@@ -182,6 +187,6 @@ def main(text: str) -> None:
 
     threading.Thread(target=listen, daemon=True).start()
     _be_humble()
-    bucket = open_bucket(settings.address, endpoint=settings.endpoint, environ=os.environ)
+    bucket = open_bucket(settings.address, endpoint=settings.endpoint, environ=os.environ, retries=settings.retries)
     code = run(Uploader(settings, bucket, throttle), closing, Path(settings.folder) / LOCK)
     os._exit(code)  # the thread may still be reading

@@ -36,7 +36,7 @@ def train(folder: Path, store: str, total: int, *, every: int = 2) -> tuple[int,
         for step in ckpt.steps(total):
             with torch.no_grad():
                 model.weight.mul_(0.9).add_(step)
-            ckpt._snapshots.wait()
+            ckpt.wait()
     return ckpt.first_step, model
 
 

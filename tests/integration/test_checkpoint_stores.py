@@ -1,0 +1,127 @@
+"""Checkpoints in a real S3 server: with trouble, with outages, and with several nodes that share no folder."""
+
+from __future__ import annotations
+
+import signal
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.integration.flaky import failing_proxy
+from tests.unit.job.checkpoint.images import order, save
+from tests.unit.job.checkpoint.stores.uploads import finish, settings, start, upload
+from windlass.blobs.bucket import Bucket, open_bucket
+from windlass.blobs.stored import check_stored, list_stored
+from windlass.core.integrity import Finding
+from windlass.job.checkpoint.disk import Disk
+from windlass.job.checkpoint.folder import check_hashes, list_saved
+from windlass.job.checkpoint.stores.fetching import fetch_files, show
+from windlass.testing.s3 import S3Server
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture
+def environ(s3_server: S3Server) -> Mapping[str, str]:
+    return s3_server.environ
+
+
+@pytest.fixture
+def bucket(s3_server: S3Server, environ: Mapping[str, str]) -> Bucket:
+    address = f"{s3_server.section().url}/{uuid.uuid4().hex}"
+    return open_bucket(address, endpoint=s3_server.endpoint, environ=environ)
+
+
+def steps_in(bucket: Bucket) -> list[int]:
+    """Of the store; each is whole."""
+    found = list_stored(bucket)
+    for one in found:
+        seen = check_stored(bucket, one.name, run_id="r1", step=one.manifest.step)
+        assert (seen.finding, seen.problems) == (Finding.GOOD, ())
+    return [one.manifest.step for one in found]
+
+
+def test_there_and_back(bucket: Bucket, s3_server: S3Server, environ: Mapping[str, str], tmp_path: Path) -> None:
+    folder, other = tmp_path / "folder", tmp_path / "other"
+    wanted = settings(folder, bucket.address, keep=1, endpoint=s3_server.endpoint)
+    for step in (1, 2):
+        save(order(folder, step))
+        assert upload(wanted, environ)[0] == 0
+    assert steps_in(bucket) == [2]
+    (one,) = list_stored(bucket)
+    assert [name for name in bucket.folders() if bucket.list(name)] == [one.name]  # of the first nothing is left
+    fetch_files(bucket, one, one.manifest.files, other, Disk())
+    show(one, other, Disk())
+    (saved,) = list_saved(other)
+    check_hashes(saved)
+
+
+def test_a_store_that_fails_every_third_request(
+    bucket: Bucket, s3_server: S3Server, environ: Mapping[str, str], tmp_path: Path
+) -> None:
+    """Without retries by the client, so that every failure reaches the uploader."""
+    folder = tmp_path / "folder"
+    with failing_proxy(s3_server.port, every=3) as proxy:
+        wanted = settings(folder, bucket.address, keep=1, endpoint=proxy.address, retries=0)
+        for step in (1, 2):
+            save(order(folder, step))
+            assert upload(wanted, environ)[0] == 0
+        assert proxy.count > 5
+        there = open_bucket(bucket.address, endpoint=proxy.address, environ=environ)  # which tries again by itself
+        (one,) = list_stored(there)
+        fetch_files(there, one, one.manifest.files, tmp_path / "other", Disk())
+    assert steps_in(bucket) == [2]
+
+
+def test_an_outage_delays_and_loses_nothing(
+    bucket: Bucket, s3_server: S3Server, environ: Mapping[str, str], tmp_path: Path
+) -> None:
+    save(order(tmp_path, 1))
+    with failing_proxy(s3_server.port, every=1) as proxy:
+        process = start(settings(tmp_path, bucket.address, endpoint=proxy.address, retries=0), environ)
+        assert process.stdout is not None
+        assert '"trouble"' in process.stdout.readline()
+        proxy.every = None
+        code, said = finish(process)
+    assert code == 0
+    assert [line["what"] for line in said if line["what"] != "trouble"] == ["there", "stored"]
+    assert steps_in(bucket) == [1]
+
+
+@pytest.mark.slow
+def test_killed_at_any_request(bucket: Bucket, s3_server: S3Server, environ: Mapping[str, str], tmp_path: Path) -> None:
+    for number in range(1, 100):
+        folder = tmp_path / str(number)
+        place = open_bucket(f"{bucket.address}/{number}", endpoint=s3_server.endpoint, environ=environ)
+        wanted = settings(folder, place.address, keep=1, endpoint=s3_server.endpoint)
+        save(order(folder, 1))
+        assert upload(wanted, environ)[0] == 0
+        save(order(folder, 2, save_id="bbbb"))
+        code, _ = upload(wanted, {**environ, "WINDLASS_FAULT_STORE": f"{number}:after"})
+        assert steps_in(place)[0] in (1, 2)
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL
+        assert upload(wanted, environ)[0] == 0
+        assert steps_in(place) == [2]
+    else:
+        pytest.fail("the upload never came to its end")
+    assert number > 12
+
+
+def test_no_faster_than_it_may(bucket: Bucket, s3_server: S3Server, environ: Mapping[str, str], tmp_path: Path) -> None:
+    """Until training is over: then it hurries."""
+    save(order(tmp_path, 1))
+    wanted = settings(tmp_path, bucket.address, endpoint=s3_server.endpoint, bytes_per_s=1024.0)
+    process = start(wanted, environ)  # 16 s at this pace
+    assert process.stdout is not None
+    assert '"there"' in process.stdout.readline()
+    began = time.monotonic()
+    while not bucket.folders():
+        assert time.monotonic() - began < 60
+    assert steps_in(bucket) == []
+    assert finish(process)[0] == 0
+    assert steps_in(bucket) == [1]

@@ -1,7 +1,7 @@
 """Where every process of a rank is at the moment, asked before they are ended for hanging.
 
-Warm ranks, and those that use `windlass.job`, tell it themselves when they get a signal (`stacksignal`), into their error
-output and so into their log. Of others py-spy tells if it is on the path, else the kernel what they wait for.
+Warm ranks, and those that use `windlass.job`, tell it themselves when they get a signal (`stacksignal`), into their
+error output and so into their log. Of others py-spy tells if it is on the path, else the kernel what they wait for.
 """
 
 from __future__ import annotations

@@ -59,6 +59,7 @@ def render_launch(
         search_path=run.origin.get("search_path") or inherited.get("PATH", os.defpath),
         timeout_s=_time_left(spec.timeout, run.started_at, now),
         grace_s=spec.grace,
+        hang=spec.hang,
         in_place=_in_place(run, key),
         warm=spec.warm,
         project=run.project,

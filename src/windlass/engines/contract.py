@@ -52,6 +52,7 @@ class Launch:
     search_path: str | None = None  # the submitter's PATH, for nodes that see the same file system, outside of images
     timeout_s: float | None = None
     grace_s: float = 10.0
+    hang: float | str = "auto"  # how long a rank that tells steps may tell none, in seconds; "auto": learned; "off"
     in_place: InPlace | None = None  # None: the first failure of a rank ends the attempt
     warm: bool = True  # whether a pre-imported interpreter may be used
     project: str = "default"  # whose it is; not taken from `env`, which users write

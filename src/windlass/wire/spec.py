@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
@@ -69,6 +69,19 @@ def _env_text(value: Any) -> Any:
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
+def _hang(value: Any) -> Any:
+    """YAML reads `off` as no."""
+    if value in ("auto", "off", None) or isinstance(value, bool):
+        return value if isinstance(value, str) else "auto" if value is None or value else "off"
+    try:
+        seconds = parse_duration(value)
+    except ValueError as error:
+        raise ValueError(f"{error}; or auto, or off") from None
+    if seconds < 1:
+        raise ValueError(f"{value!r} is less than a second; give a duration, auto or off")
+    return seconds
+
+
 def _tags(value: Any) -> Any:
     """A list of tags is short for tags without values."""
     if isinstance(value, list) and all(isinstance(tag, str) for tag in value):
@@ -115,6 +128,9 @@ class RunSpec(StrictModel):
     checkpoint: CheckpointSpec | None = Field(None, description="how often checkpoints are saved, and which stay")
     timeout: DurationS | None = Field(None, gt=0, description="time limit of the whole run, for example 12h")
     grace: DurationS = Field(10.0, ge=0, le=86_400, description="time between SIGTERM and SIGKILL")
+    hang: Annotated[Literal["auto", "off"] | float, BeforeValidator(_hang)] = Field(
+        "auto", description="a rank without a step for so long hangs; `auto`: for many times as long as usual"
+    )
     priority: Priority = Priority.NORMAL
     tags: Annotated[dict[Text, Text], BeforeValidator(_tags)] = Field(default_factory=dict)
     project: Name = "default"

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from windlass.agent.hang import AUTO
 from windlass.engines.contract import Launch
 
 VERSION = 1
@@ -51,6 +52,7 @@ def render_common_plan(
         "argv": list(launch.argv),
         **render_roles(launch),
         **render_in_place(launch),
+        **render_hang(launch),
         "env": env,
         "run_dir": str(folder),
         "workdir": launch.workdir or str(folder / "work"),
@@ -70,6 +72,11 @@ def render_roles(launch: Launch) -> dict[str, Any]:
 def render_in_place(launch: Launch) -> dict[str, Any]:
     """Nothing where the first failure of a rank ends the attempt."""
     return {"recovery": asdict(launch.in_place)} if launch.in_place is not None else {}
+
+
+def render_hang(launch: Launch) -> dict[str, Any]:
+    """Nothing where the supervisor is to learn by itself what is too long."""
+    return {"hang": launch.hang} if launch.hang != AUTO else {}
 
 
 def _code(launch: Launch, blobs_dir: Path) -> dict[str, str] | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from windlass.engines.contract import Launch
-from windlass.engines.folders.plans import render_in_place, render_roles
+from windlass.engines.folders.plans import render_hang, render_in_place, render_roles
 
 VERSION = 1
 SAMPLE_INTERVAL_S = 2.0
@@ -36,6 +36,7 @@ def render_remote_plans(launch: Launch, *, inherit_path: bool = False) -> list[d
         "argv": list(launch.argv),
         **render_roles(launch),
         **render_in_place(launch),
+        **render_hang(launch),
         "env": env,
         "code_digest": launch.code_digest if launch.workdir is None else None,
         "workdir": launch.workdir,

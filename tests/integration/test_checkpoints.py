@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 from pathlib import Path
@@ -48,6 +49,34 @@ def test_another_plan_can_load_it(saved_by: tuple[str, int], loaded_by: tuple[st
     for ours, theirs in zip(steps_of(loaded), steps_of(expected), strict=True):
         assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
         assert ours["lr"] == theirs["lr"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("plan", "nodes"), [("shard=2", 1), ("data=2", 2)])
+def test_ranks_go_on_from_memory_when_one_is_killed(plan: str, nodes: int, tmp_path: Path) -> None:
+    """Nothing is on the disk. With data=2 each copy holds a half, which the other node must send."""
+    memory = tuple(tmp_path / f"node-{number}" for number in range(nodes))
+    for node in memory:
+        node.mkdir()
+    processes = start(tmp_path / "disk", plan, 1_000_000, count=2, every=1000, memory=memory)
+    assert processes[0].stdout is not None
+    before = []
+    while len(steps_of(before)) < 5:
+        line = processes[0].stdout.readline()
+        assert line, before
+        before.append(json.loads(line) if line.startswith("{") else {"text": line})
+    processes[1].kill()  # in the middle of something
+    for process in processes:
+        process.kill()
+        before += [json.loads(line) for line in process.communicate()[0].splitlines() if line.startswith('{"step"')]
+    on = start(tmp_path / "disk", plan, 20, count=2, every=1000, memory=memory)
+    after = finish(on)
+    first = next(line for line in after if "first" in line)
+    assert first["first"] == first["taken"] >= len(steps_of(before)) - 1
+    assert any("from the nodes' memory" in line.get("text", "") for line in after)
+    whole = train(tmp_path / "whole", plan, 20, count=2, every=1000)
+    assert steps_of(after) == steps_of(whole)[first["first"] :]
+    assert after[-1]["state"] == whole[-1]["state"]
 
 
 def test_plain_torch_reads_it(tmp_path: Path) -> None:

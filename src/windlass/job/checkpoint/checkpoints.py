@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -26,9 +27,10 @@ from windlass.core.errors import InvalidInput
 from windlass.core.manifest import SaveReason
 from windlass.job.checkpoint.announcing import Announcer
 from windlass.job.checkpoint.folder import Saved
-from windlass.job.checkpoint.interval import Interval
+from windlass.job.checkpoint.interval import Interval, MemoryPace
+from windlass.job.checkpoint.memory import NodeMemory
 from windlass.job.checkpoint.peers import Exchange, Peers
-from windlass.job.checkpoint.restoring import restore_newest
+from windlass.job.checkpoint.restoring import Restored, restore_newest
 from windlass.job.checkpoint.retention import Keep
 from windlass.job.checkpoint.snapshots import Snapshots
 from windlass.job.checkpoint.state import Stateful, TrainingState
@@ -59,13 +61,15 @@ def checkpoints(
     keep: Keep | int | None = None,
     folder: str | os.PathLike[str] | None = None,
     store: str | None = None,
+    memory: int | float | str | None = None,
 ) -> Checkpoints:
     """Checkpoints of these objects, `every` so many steps or such a time ("10m").
 
     `keep`: how many of the last ones, or a `Keep`. What is not given is as the run's spec says, or "10m" and 3.
     `others`: whatever else has a state_dict, by name. Every rank calls it. The folder is the run's own, or
     `checkpoints` in the output folder; ranks on several nodes must share it, or have a `store` such as
-    "s3://bucket/prefix", which gets a copy of what is saved.
+    "s3://bucket/prefix", which gets a copy of what is saved. `memory`: how often a copy is left in the node's memory,
+    where a run has some: as `every`, "off", or "auto" (not given: as the spec says), which is as often as costs little.
     """
     given = {"scheduler": scheduler, "scaler": scaler, **(others or {})}
     state = TrainingState(model, optimizer, {name: one for name, one in given.items() if one is not None}, loader)
@@ -73,7 +77,8 @@ def checkpoints(
     wanted = session().wanted_checkpoints
     interval = Interval(wanted.get("every", "10m") if every is None else every)
     in_store = {**wanted, "store": store} if store is not None else wanted
-    return Checkpoints(state, Path(place).absolute(), interval, _kept(keep, wanted), in_store)
+    pace = MemoryPace(wanted.get("memory", "auto") if memory is None else memory)
+    return Checkpoints(state, Path(place).absolute(), interval, _kept(keep, wanted), in_store, pace)
 
 
 def _kept(keep: Keep | int | None, wanted: Mapping[str, Any]) -> Keep:
@@ -88,7 +93,13 @@ class Checkpoints:
     """`first_step`: how many steps are done already; `resumed_from`: the checkpoint that says so."""
 
     def __init__(
-        self, state: TrainingState, folder: Path, interval: Interval, keep: Keep, in_store: Mapping[str, Any]
+        self,
+        state: TrainingState,
+        folder: Path,
+        interval: Interval,
+        keep: Keep,
+        in_store: Mapping[str, Any],
+        pace: MemoryPace,
     ) -> None:
         self.folder = folder
         self.first_step = 0
@@ -97,6 +108,7 @@ class Checkpoints:
         self._interval = interval
         self._keep = keep
         self._in_store = in_store
+        self._pace = pace
         self._store: StoreTier | None = None
         self._warned = False
         self._metrics: dict[str, float] = {}
@@ -111,24 +123,42 @@ class Checkpoints:
 
             self._store = open_tier(self._in_store, self.folder, self._keep, self._peers)
         began = time.monotonic()
-        self.resumed_from = restore_newest(self.folder, self._state, self._peers, self._store)
-        if self.resumed_from is not None:
-            self.first_step = self.resumed_from.manifest.step
-            session().restored(self.first_step, time.monotonic() - began)
-            if session().is_main:
-                session().log(self.first_step, None, {"checkpoint_load_s": time.monotonic() - began})
-        self._step = self._saved_step = self.first_step
+        memory = None if self._pace.is_off else NodeMemory.from_environ(os.environ)
+        restored = restore_newest(self.folder, self._state, self._peers, self._store, memory)
+        if restored is not None:
+            self._tell_of(restored, time.monotonic() - began)
+        self._step = self.first_step
+        self._saved_step = restored.saved_step if restored is not None else 0
         announcer = Announcer(self.folder) if session().is_main else None
         if announcer is not None:
             announcer.look()  # an attempt before this one may have died before it could tell
-        self._snapshots = Snapshots(self._state, self.folder, self._peers, asdict(self._keep), announcer)
+        self._snapshots = Snapshots(
+            self._state,
+            self.folder,
+            self._peers,
+            asdict(self._keep),
+            announcer,
+            memory=memory,
+            restored=restored.in_memory if restored is not None else None,
+            pace=self._pace,
+        )
         if self._store is not None:
             self._store.start()
-        self._saved_at = self._called_at = time.monotonic()
+        self._saved_at = self._called_at = self._left_at = time.monotonic()
         self._previous: Any = None
         if threading.current_thread() is threading.main_thread():
             self._previous = signal.signal(signal.SIGTERM, self._on_warning)
         return self
+
+    def _tell_of(self, restored: Restored, took_s: float) -> None:
+        self.resumed_from = restored.saved
+        self.first_step = restored.saved.manifest.step
+        session().restored(self.first_step, took_s)
+        if session().is_main:
+            place = "the nodes' memory" if restored.in_memory is not None else str(restored.saved.path)
+            print(f"windlass: going on from step {self.first_step}, from {place}", file=sys.stderr, flush=True)
+            told = {"checkpoint_load_s": took_s, "checkpoint_from_memory": float(restored.in_memory is not None)}
+            session().log(self.first_step, None, told)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         try:
@@ -159,35 +189,44 @@ class Checkpoints:
         self._step = done
         session().stepped(done)
         self._metrics.update({name: float(value) for name, value in metrics.items()})
+        now = time.monotonic()
+        self._pace.stepped(now - self._left_at)
+        self._snapshots.settle(done)
         self._snapshots.look()
         if self._store is not None:
             self._store.look()
-        now = time.monotonic()
         warned, due = self._agreed(now)
         if warned:
             self.save(SaveReason.WARNED)
             self._snapshots.close(wait_s=None)
             raise SystemExit(STOPPED)
-        if due:
-            self._begin(SaveReason.INTERVAL)
+        begun = due and self._begin(SaveReason.INTERVAL)
+        if not begun and self._snapshots.is_memory_due(done):
+            self._snapshots.remember(done, {**session().last(), **self._metrics})
+        self._left_at = time.monotonic()
+
+    def wait(self) -> None:
+        """For the save that goes on, if there is one. Every rank calls it."""
+        self._snapshots.wait(self._step)
 
     def save(self, reason: SaveReason = SaveReason.ASKED) -> None:
         """Save now and wait until it is safe. Every rank calls it at the same step."""
-        self._snapshots.wait()
+        self.wait()
         (failed,) = self._peers.largest([int(self._snapshots.has_failed)])
         if failed:
             self._saved_step = -1
         if self._step != self._saved_step:
             self._begin(reason)
-            self._snapshots.wait()
+            self.wait()
 
-    def _begin(self, reason: SaveReason) -> None:
+    def _begin(self, reason: SaveReason) -> bool:
         self._saved_at = time.monotonic()
         if self._step == self._saved_step:
-            return
-        metrics = {**session().last(), **self._metrics}
-        if self._snapshots.begin(self._step, reason, metrics):
+            return False
+        begun = self._snapshots.begin(self._step, reason, {**session().last(), **self._metrics})
+        if begun:
             self._saved_step = self._step
+        return begun
 
     def _on_warning(self, _number: int, _frame: Any) -> None:
         self._warned = True  # at the next step's end, when the state is whole and all ranks are at the same place

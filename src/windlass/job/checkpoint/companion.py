@@ -45,8 +45,8 @@ class Companion:
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
-    def give_arena(self, arena: Arena, metadata: bytes) -> None:
-        message = {"what": "arena", "metadata_bytes": len(metadata)}
+    def give_arena(self, arena: Arena, metadata: bytes, number: int = 0) -> None:
+        message = {"what": "arena", "number": number, "metadata_bytes": len(metadata)}
         try:
             socket.send_fds(self._socket, [json.dumps(message).encode() + b"\n"], [arena.fd])
             self._socket.sendall(metadata)

@@ -1,6 +1,10 @@
-"""When a checkpoint is due: every so many steps, or every so often by rank 0's clock."""
+"""When a checkpoint is due: every so many steps, or every so often by rank 0's clock; and a copy in memory."""
 
 from __future__ import annotations
+
+import math
+import statistics
+from collections import deque
 
 from windlass.core.errors import InvalidInput
 from windlass.core.quantities import parse_duration
@@ -22,3 +26,42 @@ class Interval:
             return step % self.steps == 0
         assert self.seconds is not None
         return since_last_s >= self.seconds
+
+
+class MemoryPace:
+    """How many steps apart copies in memory are: as wanted, or ("auto") as close as costs little. Of one rank."""
+
+    WORDS = ("auto", "off")
+    _COST = 0.02  # of the time of training
+    _MOST_STEPS = 500
+
+    def __init__(self, wanted: int | float | str) -> None:
+        self.is_off = wanted == "off"
+        self._fixed = None if wanted in self.WORDS else Interval(wanted)
+        self._step_s: deque[float] = deque(maxlen=32)
+        self._copy_s: deque[float] = deque(maxlen=8)
+
+    def stepped(self, took_s: float) -> None:
+        """A step of training took so long, without what was done here."""
+        self._step_s.append(took_s)
+
+    def copied(self, cost_s: float) -> None:
+        self._copy_s.append(cost_s)
+
+    @property
+    def step_s(self) -> float:
+        return statistics.median(self._step_s) if self._step_s else 0.0
+
+    @property
+    def steps(self) -> int:
+        """From 1."""
+        if self._fixed is not None and self._fixed.steps is not None:
+            return self._fixed.steps
+        if not self._step_s:
+            return 1
+        step_s = max(self.step_s, 1e-6)
+        if self._fixed is not None:
+            assert self._fixed.seconds is not None
+            return max(1, math.ceil(self._fixed.seconds / step_s))
+        cost_s = statistics.median(self._copy_s) if self._copy_s else 0.0
+        return max(1, min(self._MOST_STEPS, math.ceil(cost_s / (self._COST * step_s))))

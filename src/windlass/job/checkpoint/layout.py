@@ -24,6 +24,7 @@ from torch.distributed.tensor import DTensor
 
 from windlass.job.checkpoint.arena import Arena
 from windlass.job.checkpoint.disk import BLOCK
+from windlass.job.checkpoint.memory import digest_of
 from windlass.job.checkpoint.peers import Peers
 from windlass.job.checkpoint.records import Record, record_of
 
@@ -52,10 +53,20 @@ class FileImage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """From where to where a tensor's bytes are to be copied."""
+
+    name: str
+    source: Tensor
+    target: Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Of one rank. `metadata` is DCP's own file, on rank 0."""
+    """Of one rank. `metadata` is DCP's own file, on rank 0; `digest` is that of it, on every rank."""
 
     signature: Any
+    digest: str
     places: tuple[Place, ...]
     files: tuple[FileImage, ...]
     metadata: bytes | None
@@ -70,14 +81,14 @@ class Layout:
             arena.put(place.arena_offset - len(place.record.header), place.record.header)
             arena.put(place.arena_offset + place.record.data_bytes, place.record.footer)
 
-    def pairs(self, state: State, arena: Arena) -> list[tuple[Tensor, Tensor]]:
-        """From where to where the bytes are to be copied."""
+    def moves(self, state: State, arena: Arena) -> list[Move]:
         found, tensors = [], dict(state)
         for place in self.places:
             tensor = find_state_dict_object(tensors, place.index)
             local = tensor.detach()
             if local.numel():
-                found.append((local, arena.view(place.arena_offset, local.shape, local.dtype)))
+                target = arena.view(place.arena_offset, local.shape, local.dtype)
+                found.append(Move(name=place.index.fqn, source=local, target=target))
         return found
 
 
@@ -95,11 +106,13 @@ def build_layout(state: State, peers: Peers) -> Layout:
     plans, metadata = planner.create_global_plan(plans)
     places, files = _arrange(plans[peers.rank], peers.rank)
     infos: list[dict[MetadataIndex, _StorageInfo]] = peers.gather({place.index: _info(place) for place in places})
+    rendered = _render(metadata, infos) if peers.rank == 0 else None
     return Layout(
         signature=signature_of(state),
+        digest=peers.from_first(digest_of(rendered or b"")),
         places=places,
         files=files,
-        metadata=_render(metadata, infos) if peers.rank == 0 else None,
+        metadata=rendered,
     )
 
 

@@ -25,12 +25,12 @@ from windlass.job.checkpoint.state import RANK
 
 
 class Contents:
-    """One checkpoint's folder, opened; or what would be in it, with `metadata` and the bytes of its `files` given."""
+    """One checkpoint's folder, opened; or, with its `metadata` given, what `hold` is told is in it."""
 
-    def __init__(self, path: Path, *, metadata: bytes | None = None, files: Mapping[str, Tensor] | None = None) -> None:
+    def __init__(self, path: Path, *, metadata: bytes | None = None) -> None:
         self.path = path
         self.metadata: Metadata = pickle.loads((path / METADATA).read_bytes() if metadata is None else metadata)
-        self._files: dict[str, Tensor] = dict(files or {})
+        self._files: dict[str, Tensor] = {}
         self._chunks = {
             (name, tuple(chunk.offsets)): (tuple(chunk.sizes), saved.properties.dtype)
             for name, saved in self.metadata.state_dict_metadata.items()
@@ -61,6 +61,18 @@ class Contents:
         for item in planner.create_local_plan().items:
             part = narrow_tensor_by_index(self._stored(item.storage_index), item.storage_offsets, item.lengths)
             planner.resolve_tensor(item).detach().copy_(part)
+
+    def files_for(self, into: dict[str, Tensor]) -> set[str]:
+        """Names of the files that `read_tensors` would read. Raises as that does."""
+        self._check(into)
+        planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+        planner.set_up_planner(into, self.metadata, is_coordinator=True)
+        items = planner.create_local_plan().items
+        return {self.metadata.storage_data[item.storage_index].relative_path for item in items}
+
+    def hold(self, files: Mapping[str, Tensor]) -> None:
+        """Take these bytes for the files of these names."""
+        self._files.update(files)
 
     def _check(self, into: Mapping[str, Tensor]) -> None:
         for name, tensor in into.items():

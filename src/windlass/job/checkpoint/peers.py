@@ -35,6 +35,11 @@ class Peers:
         dist.broadcast_object_list(box, src=0, group=self._group)
         return box[0]
 
+    def send(self, content: torch.Tensor, rank: int) -> None:
+        """Bytes of that rank to all others, into theirs of the same size."""
+        if self._group is not None:
+            dist.broadcast(content, src=rank, group=self._group)
+
     def largest(self, values: list[int]) -> list[int]:
         """Each number's largest over all ranks."""
         return Exchange(values, self._group).result()

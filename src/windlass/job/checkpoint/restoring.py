@@ -1,8 +1,12 @@
-"""Going on from the newest good checkpoint. All ranks verify it together before any live tensor is touched."""
+"""Going on from the newest good checkpoint, or from a copy in the nodes' memory that is as new.
+
+All ranks verify what is on the disk together before any live tensor is touched.
+"""
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +21,9 @@ from windlass.job.checkpoint.folder import (
     unreadable,
 )
 from windlass.job.checkpoint.loading import Contents
+from windlass.job.checkpoint.memory import MemoryCopy, NodeMemory
 from windlass.job.checkpoint.peers import Peers
+from windlass.job.checkpoint.recalling import as_saved, find_common, recall
 from windlass.job.checkpoint.state import TrainingState
 from windlass.job.session import session
 
@@ -25,8 +31,32 @@ if TYPE_CHECKING:
     from windlass.job.checkpoint.stores.tier import StoreTier
 
 
-def restore_newest(folder: Path, state: TrainingState, peers: Peers, store: StoreTier | None = None) -> Saved | None:
-    """The checkpoint whose state the live objects have now; None if there is none, and nothing was changed."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    saved: Saved
+    in_memory: MemoryCopy | None  # this rank's copy, if it came from there
+    saved_step: int  # the newest that is on the disk too; 0: none
+
+
+def restore_newest(
+    folder: Path,
+    state: TrainingState,
+    peers: Peers,
+    store: StoreTier | None = None,
+    memory: NodeMemory | None = None,
+) -> Restored | None:
+    """What the live objects have the state of now; None if there is nothing, and nothing was changed.
+
+    A copy in the nodes' memory counts if it is as new as what is on the disk, and in the store.
+    """
+    copy = find_common(memory, state, peers)
+    if copy is not None and memory is not None:
+        if store is not None:
+            store.bring_newer(than=copy.step)
+        newest = peers.from_first(next(iter(list_saved(folder)), None) if peers.rank == 0 else None)
+        saved_step = newest.manifest.step if newest is not None else 0
+        if copy.step >= saved_step and recall(copy, memory, state, peers):
+            return Restored(saved=as_saved(copy, memory), in_memory=copy, saved_step=saved_step)
     saved = find_good(folder, peers, store)
     if saved is None:
         return None
@@ -34,7 +64,7 @@ def restore_newest(folder: Path, state: TrainingState, peers: Peers, store: Stor
     state.make_room(contents.shapes)
     contents.read_tensors(state.tensors())
     state.give_back(contents.blob, saved.manifest.world_size)
-    return saved
+    return Restored(saved=saved, in_memory=None, saved_step=saved.manifest.step)
 
 
 def find_good(folder: Path, peers: Peers, store: StoreTier | None = None) -> Saved | None:

@@ -14,19 +14,29 @@ import signal
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from windlass.core.manifest import MANIFEST, Manifest, PartFile, SaveReason, folder_name, render_manifest
 from windlass.job.checkpoint.disk import Disk
-from windlass.job.checkpoint.folder import METADATA, Saved, collect_garbage, discard, list_saved, saving_name
+from windlass.job.checkpoint.folder import (
+    METADATA,
+    Saved,
+    collect_garbage,
+    discard,
+    list_parts,
+    list_saved,
+    part_folder_name,
+    saving_name,
+)
 from windlass.job.checkpoint.retention import Keep, decide_retention
 
 _CHUNK = 8 << 20
 _PATIENCE_S = 600.0  # with other ranks' savers, after our own part is written
 _LOOK_EVERY_S = 0.02
 _MOST_THREADS = 4
+_MOST_PARTS = 3  # of checkpoints that become such in the store; one that is being sent is held open until it is
 
 
 class SaveFailed(Exception):
@@ -49,7 +59,22 @@ class Order:
     plan: str
     metrics: dict[str, float]
     keep: dict[str, Any]
+    group: list[int] = field(default_factory=list)  # the ranks that share this folder, if not all do
     arena: int = 0  # the number of the one that holds it
+
+    @property
+    def ranks(self) -> list[int]:
+        """Whose files come together in this folder; the saver of the first of them commits."""
+        return self.group or list(range(self.world_size))
+
+    @property
+    def is_lead(self) -> bool:
+        return self.rank == self.ranks[0]
+
+    @property
+    def is_whole(self) -> bool:
+        """False: what comes together here is a node's part of a checkpoint, which becomes one in the store."""
+        return len(self.ranks) == self.world_size
 
 
 class Saver:
@@ -74,7 +99,7 @@ class Saver:
             self._disk.make_dir(saving)
             files = self._write_part(order, saving)
             written_s = time.monotonic() - began
-            if order.rank == 0:
+            if order.is_lead:
                 self._commit(order, saving, files)
         except (SaveFailed, OSError) as error:
             self._give_up(order, saving, error)
@@ -112,13 +137,14 @@ class Saver:
         return PartFile(name=name, size_bytes=size, sha256=digest.hexdigest())
 
     def _commit(self, order: Order, saving: Path, mine: list[PartFile]) -> None:
-        files = mine + [file for rank in range(1, order.world_size) for file in self._await_part(saving, rank)]
+        files = mine + [file for rank in order.ranks[1:] for file in self._await_part(saving, rank)]
         for file in files:
             if (saving / file.name).stat().st_size != file.size_bytes:
                 raise SaveFailed(f"{file.name} is not as long as its saver says")
-        self._disk.write_file(saving / METADATA, self._metadata)
-        digest = hashlib.sha256(self._metadata).hexdigest()
-        files.append(PartFile(name=METADATA, size_bytes=len(self._metadata), sha256=digest))
+        if order.rank == 0:
+            self._disk.write_file(saving / METADATA, self._metadata)
+            digest = hashlib.sha256(self._metadata).hexdigest()
+            files.append(PartFile(name=METADATA, size_bytes=len(self._metadata), sha256=digest))
         manifest = Manifest(
             run_id=order.run_id,
             attempt=order.attempt,
@@ -130,11 +156,14 @@ class Saver:
             files=tuple(files),
             metrics=order.metrics,
         )
-        for rank in range(order.world_size):
+        for rank in order.ranks:
             self._disk.remove(saving / part_name(rank))
         self._disk.write_file(saving / MANIFEST, render_manifest(manifest).encode())
         self._disk.sync_dir(saving)
-        self._show(saving, Path(order.folder) / folder_name(order.step))
+        name = folder_name(order.step)
+        if not order.is_whole:
+            name = part_folder_name(f"{name}-{order.save_id}")
+        self._show(saving, Path(order.folder) / name)
         self._clean_up(Path(order.folder), Keep(**order.keep))
 
     def _show(self, saving: Path, final: Path) -> None:
@@ -171,6 +200,8 @@ class Saver:
             gone = decide_retention([one.manifest for one in saved.values()], keep, now=time.time())
             for manifest in gone:
                 discard(saved[id(manifest)].path, self._disk)
+            for part in list_parts(folder)[_MOST_PARTS:]:
+                discard(part.path, self._disk)
             collect_garbage(folder, self._disk)
         except OSError:
             pass
@@ -178,7 +209,7 @@ class Saver:
     def _give_up(self, order: Order, saving: Path, error: Exception) -> None:
         """Make room at once: the disk may be full because of us."""
         try:
-            if order.rank == 0:
+            if order.is_lead:
                 discard(saving, self._disk)
                 return
             for name, _, _ in order.files:
@@ -208,7 +239,8 @@ def serve(connection: socket.socket, saver: Saver) -> None:
         if message["what"] == "arena":
             size = message["metadata_bytes"]
             while len(pending) < size:
-                data = connection.recv(1 << 20)
+                data, more, _, _ = socket.recv_fds(connection, 1 << 20, 4)  # the next arena may come right after
+                fds += more
                 if not data:
                     return
                 pending += data

@@ -1,120 +1,173 @@
-"""One rank's saves: the state is copied into the arena, and the saver process is told of it. One at a time."""
+"""One rank's copies of the state: taken into an arena, on record in the node's memory, and written from there.
+
+Ranks agree after each copy that all of them have it, before the next one may take the place of an older one.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import json
 import secrets
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from windlass.core.manifest import SaveReason
 from windlass.job.checkpoint.announcing import Announcer
-from windlass.job.checkpoint.arena import Arena
-from windlass.job.checkpoint.companion import Companion, SaverGone
-from windlass.job.checkpoint.disk import Disk
-from windlass.job.checkpoint.folder import saving_name
+from windlass.job.checkpoint.copying import Copier, Copy
+from windlass.job.checkpoint.interval import MemoryPace
 from windlass.job.checkpoint.layout import Layout, as_tensor, build_layout, pages_of, signature_of
-from windlass.job.checkpoint.peers import Peers
-from windlass.job.checkpoint.saver import Order, part_name
-from windlass.job.checkpoint.state import RANK, TrainingState
+from windlass.job.checkpoint.memory import MemoryCopy, NodeMemory
+from windlass.job.checkpoint.peers import Exchange, Peers
+from windlass.job.checkpoint.saver import Order
+from windlass.job.checkpoint.saving import Saving
+from windlass.job.checkpoint.slots import Slot, Slots
+from windlass.job.checkpoint.state import OPTIMIZER, RANK, TrainingState
 from windlass.job.session import session
+
+_HIDDEN = 0.8  # of a step's time can pass before the optimizer would wait for a copy
+
+
+@dataclass(slots=True, kw_only=True)
+class _Taken:
+    """A copy that was begun, and what is to follow when it is complete."""
+
+    step: int
+    metrics: dict[str, float]
+    slot: Slot
+    is_first: bool  # into this arena: that takes longer than those to come
+    copy: Copy
+    reason: SaveReason | None  # of a save to disk; None: for the node's memory alone
+    spent_s: float  # that training has waited for it
 
 
 class Snapshots:
+    """`restored`: the copy in memory that all ranks went on from; it stays until there is a newer one."""
+
     def __init__(
-        self, state: TrainingState, folder: Path, peers: Peers, keep: dict[str, Any], announcer: Announcer | None
+        self,
+        state: TrainingState,
+        folder: Path,
+        peers: Peers,
+        keep: dict[str, Any],
+        announcer: Announcer | None,
+        *,
+        memory: NodeMemory | None = None,
+        restored: MemoryCopy | None = None,
+        pace: MemoryPace | None = None,
     ) -> None:
         self._state = state
         self._folder = folder
         self._peers = peers
         self._keep = keep
-        self._announcer = announcer  # the first rank's: its saver is the one that makes a checkpoint visible
         # One for all ranks and for this life of the processes: what an earlier life left is told apart by it.
         self._save_id = peers.from_first(secrets.token_hex(4))
-        self._companion: Companion | None = Companion()
+        self._saving = Saving(announcer)
+        self._copier = Copier(state.optimizer)
+        self._memory = memory
+        self.pace = pace or MemoryPace("off")
+        self._slots = Slots(memory, peers.rank, restored)
         self._layout: Layout | None = None
-        self._arena: Arena | None = None
         self._blob_bytes = 0
-        self._given: Order | None = None  # the last order
-        self.has_failed = False  # the last one that was begun, as far as this rank knows
+        self._taken: _Taken | None = None  # while the device copies it
+        self._exchange: Exchange | None = None  # begun after a copy, heeded before the next
+        self._must_lay_out = True  # some rank's state has another structure than before
+        self._copied_step, self._gap = -1, 1
+        self._is_closed = False
+
+    @property
+    def has_failed(self) -> bool:
+        return self._saving.has_failed
 
     def begin(self, step: int, reason: SaveReason, metrics: dict[str, float]) -> bool:
         """Copy the state, and have it written. False: the save before is still being written, on some rank.
 
         Every rank calls it. The state may change as soon as this returns.
         """
+        self._heed()
         began = time.monotonic()
-        assert self._companion is not None
-        if not self._companion.is_busy and not self._companion.is_alive:
-            self._replace_companion("the saver process has ended")
+        self._saving.check()
         tensors = self._tensors()
-        fits = self._layout is not None and self._layout.signature == signature_of(tensors)
-        busy, changed = self._peers.largest([int(self._companion.is_busy), int(not fits)])
+        busy, changed = self._peers.largest([int(self._saving.is_busy), int(not self._fits(tensors))])
         if busy:
             if session().is_main:
                 session().alert(
                     "checkpoint-late", "the last checkpoint is still being written: one is left out", step=step
                 )
             return False
-        if changed:
+        if changed or self._must_lay_out:
             self._lay_out(tensors)
-        assert self._layout is not None
-        assert self._arena is not None
-        self._copy(self._layout.pairs(tensors, self._arena))
-        self._given = self._order(step, reason, metrics)
-        self.has_failed = False
-        try:
-            self._companion.give_order(self._given)
-        except SaverGone as gone:
-            self._replace_companion(str(gone))
-        if session().is_main:
-            session().log(step, None, {"checkpoint_stall_s": time.monotonic() - began})
+        self._take(step, reason, metrics, tensors, began)
         return True
+
+    def is_memory_due(self, step: int) -> bool:
+        """The same on every rank."""
+        return not self.pace.is_off and step >= self._copied_step + self._gap
+
+    def remember(self, step: int, metrics: dict[str, float]) -> None:
+        """Copy the state into the node's memory. Every rank calls it, and waits for none that has made the copy before
+        in the meantime."""
+        self._heed()
+        began = time.monotonic()
+        self._copied_step = step
+        tensors = self._tensors()
+        if self._must_lay_out:
+            (busy,) = self._peers.largest([int(self._saving.is_busy)])
+            if busy:
+                return  # its arena is of the layout before
+            self._lay_out(tensors)
+        elif not self._fits(tensors):
+            self._tell_peers(changed=True)
+            return
+        if self._slots.are_on_record:
+            self._take(step, None, metrics, tensors, began)
+
+    def settle(self, step: int) -> None:
+        """At the end of a step, before all else: what was copied beside it is complete now, and is used."""
+        if self._taken is None:
+            return
+        began = time.monotonic()
+        taken, self._taken = self._taken, None
+        is_whole = taken.copy.finish()
+        taken.spent_s += max(0.0, taken.copy.device_s - _HIDDEN * self.pace.step_s)
+        if is_whole:
+            self._record(taken)
+        self._tell_peers(torn=not is_whole)
+        if taken.reason is not None:
+            if self._heed():
+                self.begin(step, taken.reason, taken.metrics)
+            else:
+                taken.spent_s += time.monotonic() - began
+                self._order(taken)
 
     def look(self) -> None:
         """Hear how the last save went, if it is over."""
         self._hear(wait_s=0.0)
 
-    def wait(self) -> None:
+    def wait(self, step: int) -> None:
+        self.settle(step)
         self._hear(wait_s=None)
 
     def close(self, *, wait_s: float | None) -> None:
-        if self._companion is not None:
-            self._hear(wait_s)
-            self._companion.close(wait_s=wait_s)
-            self._companion = None
-        if self._arena is not None:
-            self._arena.close()
-            self._arena = None
-            self._layout = None
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._taken is not None:  # left by an exception: nobody can be asked any more
+            taken, self._taken = self._taken, None
+            if taken.copy.finish():
+                self._record(taken)
+                if taken.reason is not None:
+                    self._order(taken)
+        self._hear(wait_s)
+        self._saving.close(wait_s=wait_s)
+        self._copier.close()
+        self._slots.close()
 
     def _hear(self, wait_s: float | None) -> None:
-        if self._companion is not None and self._companion.is_busy:
-            try:
-                self._tell(self._companion.answer(wait_s))
-            except SaverGone as gone:
-                self._replace_companion(str(gone))
-
-    def _replace_companion(self, why: str) -> None:
-        """A saver that was killed (for its memory, say) costs a checkpoint, not the training."""
-        assert self._companion is not None
-        self.has_failed = True
-        session().alert("checkpoint-failed", f"nothing was saved: {why}; another one is started")
-        self._companion.close(wait_s=0.0)
-        self._companion = Companion()
-        self._layout = None  # the new one has no arena yet
-        if self._given is not None:
-            saving = self._folder / saving_name(self._given.step, self._given.save_id)
-            if self._given.rank and saving.exists():
-                # The first rank's saver would wait for our part.
-                content = json.dumps({"error": why}).encode()
-                with contextlib.suppress(OSError):
-                    Disk().write_file(saving / part_name(self._given.rank), content)
+        if self._saving.hear(wait_s):
+            # One that was replaced may be alive, and read on.
+            self._slots.end_saving(is_certain=self._saving.knows_arenas)
 
     def _tensors(self) -> dict[str, Tensor]:
         """With what is no tensor as one more, of a size that stays."""
@@ -125,55 +178,125 @@ class Snapshots:
         tensors[f"{RANK}{self._peers.rank}"] = as_tensor(blob, self._blob_bytes)
         return tensors
 
+    def _fits(self, tensors: dict[str, Tensor]) -> bool:
+        if self._layout is None or not self._saving.knows_arenas:
+            return False
+        return bool(self._layout.signature == signature_of(tensors))
+
     def _lay_out(self, tensors: dict[str, Tensor]) -> None:
-        assert self._companion is not None
-        if self._arena is not None:
-            self._arena.close()
+        self._slots.close()
         self._layout = build_layout(tensors, self._peers)
         on_gpu = any(tensor.device.type == "cuda" for tensor in tensors.values())
-        self._arena = Arena(self._layout.arena_bytes, pinned=on_gpu)
-        self._layout.prepare(self._arena)
-        self._companion.give_arena(self._arena, self._layout.metadata or b"")
+        room = 0
+        if self._memory is not None and not self.pace.is_off:
+            room = self._memory.slots_for(self._layout.arena_bytes, rank=self._peers.rank)
+        (lacking,) = self._peers.largest([-room])
+        if -lacking < 2:
+            self.pace.is_off = True  # for all, since one has no room
+        self._slots.lay_out(self._layout, -lacking, pinned=on_gpu)
+        self._saving.knows_arenas = True  # those that will be claimed
+        self._must_lay_out = False
 
-    @torch.no_grad()
-    def _copy(self, pairs: list[tuple[Tensor, Tensor]]) -> None:
-        devices = set()
-        for source, target in pairs:
-            target.copy_(source, non_blocking=True)
-            if source.device.type == "cuda":
-                devices.add(source.device)
-        for device in devices:
-            torch.cuda.current_stream(device).synchronize()
-
-    def _order(self, step: int, reason: SaveReason, metrics: dict[str, float]) -> Order:
+    def _take(
+        self,
+        step: int,
+        reason: SaveReason | None,
+        metrics: dict[str, float],
+        tensors: dict[str, Tensor],
+        began: float,
+    ) -> None:
+        """Begin the copy. What it is for happens now if the copy is over, else in `settle`."""
         assert self._layout is not None
+        slot, is_first = self._slots.claim()
+        assert slot.arena is not None
+        if is_first:
+            self._saving.give_arena(slot.arena, self._layout.metadata or b"", slot.number)
+        late = frozenset(n for n, t in tensors.items() if n.startswith(OPTIMIZER) or isinstance(t, nn.Parameter))
+        may_overlap = reason in (None, SaveReason.INTERVAL)
+        copy = self._copier.begin(self._layout.moves(tensors, slot.arena), late, may_overlap=may_overlap)
+        self._copied_step = step
+        taken = _Taken(
+            step=step,
+            metrics=metrics,
+            slot=slot,
+            is_first=is_first,
+            copy=copy,
+            reason=reason,
+            spent_s=time.monotonic() - began,
+        )
+        if copy.goes_on:
+            self._taken = taken
+            return
+        self._record(taken)
+        if reason is not None:
+            self._order(taken)
+        self._tell_peers()
+
+    def _record(self, taken: _Taken) -> None:
+        """The copy is complete: it is one in the node's memory, if it was made there."""
+        assert self._layout is not None
+        assert taken.slot.arena is not None
+        if not taken.is_first:
+            self.pace.copied(taken.spent_s)
         mine = session()
-        return Order(
+        copy = MemoryCopy(
+            rank=self._peers.rank,
+            slot=taken.slot.number,
+            life=self._save_id,
+            step=taken.step,
+            run_id=mine.run_id,
+            attempt=mine.attempt,
+            world_size=self._peers.world_size,
+            plan=self._state.plan,
+            layout=self._layout.digest,
+            size_bytes=taken.slot.arena.size_bytes,
+            files=self._files(),
+            created_at=time.time(),
+            metrics=taken.metrics,
+        )
+        self._slots.commit(taken.slot, copy)
+
+    def _order(self, taken: _Taken) -> None:
+        assert taken.reason is not None
+        if not self._saving.knows_arenas:
+            return  # it ended when it was given the arena: the save has failed, and that was told
+        mine = session()
+        order = Order(
             folder=str(self._folder),
             save_id=self._save_id,
             rank=self._peers.rank,
             world_size=self._peers.world_size,
-            step=step,
-            files=[[file.name, file.start, file.size_bytes] for file in self._layout.files],
+            step=taken.step,
+            files=self._files(),
             run_id=mine.run_id,
             attempt=mine.attempt,
-            reason=str(reason),
+            reason=str(taken.reason),
             plan=self._state.plan,
-            metrics=metrics,
+            metrics=taken.metrics,
             keep=self._keep,
+            arena=taken.slot.number,
         )
+        self._slots.begin_saving(taken.slot)
+        self._saving.give(order)
+        if not self._saving.is_busy:
+            self._slots.end_saving(is_certain=False)
+        if mine.is_main:
+            mine.log(taken.step, None, {"checkpoint_stall_s": taken.spent_s})
 
-    def _tell(self, answer: dict[str, Any] | None) -> None:
-        if answer is None:
-            return
-        self.has_failed = answer["error"] is not None
-        if self.has_failed:
-            session().alert("checkpoint-failed", f"nothing was saved: {answer['error']}", step=answer["step"])
-        elif session().is_main:
-            session().log(
-                answer["step"],
-                None,
-                {"checkpoint_write_s": answer["took_s"], "checkpoint_bytes": float(answer["size_bytes"])},
-            )
-        if self._announcer is not None:
-            self._announcer.look()
+    def _files(self) -> list[list[Any]]:
+        assert self._layout is not None
+        return [[file.name, file.start, file.size_bytes] for file in self._layout.files]
+
+    def _tell_peers(self, *, torn: bool = False, changed: bool = False) -> None:
+        self._exchange = self._peers.begin_largest([int(torn), int(changed), self.pace.steps])
+
+    def _heed(self) -> bool:
+        """What ranks said after the last copy; waits for those that have not made it. True: it is no good."""
+        if self._exchange is None:
+            return False
+        torn, changed, self._gap = self._exchange.result()
+        self._exchange = None
+        self._must_lay_out = self._must_lay_out or bool(changed)
+        if torn:
+            self._copier.give_up_overlapping()
+        return bool(torn)

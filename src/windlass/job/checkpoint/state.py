@@ -67,6 +67,7 @@ class TrainingState:
         self._rank = mine.rank
         self._others = dict(others)
         self._loader = loader
+        self._made_room = False
         for name, one in (*self._others.items(), ("loader", loader)):
             if one is not None and not isinstance(one, Stateful):
                 raise InvalidInput(f"{name} is {type(one).__name__}, which has no state_dict and load_state_dict")
@@ -163,11 +164,18 @@ class TrainingState:
                 parameter_name, _, kind = name.removeprefix(OPTIMIZER).rpartition(".")
                 kinds.setdefault(parameter_name, {})[kind] = what
         names = self._names()
+        self._made_room = True
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 for kind, (shape, dtype) in kinds.get(_name_of(parameter, names), {}).items():
                     optimizer.state[parameter][kind] = _room(parameter, kind, shape, dtype, group)
                     parameter.__dict__.pop(kind, None)  # what an optimizer takes from its parameter at its first step
+
+    def undo_room(self) -> None:
+        """The optimizer is as new again: what was to be loaded does not fit."""
+        if self._made_room and self.optimizer is not None:
+            self.optimizer.state.clear()
+            self._made_room = False
 
     def give_back(self, blob_of: Callable[[int], Mapping[str, Any] | None], world_size: int) -> None:
         """All but the tensors. `blob_of` a rank that saved: what its `rest` was."""

@@ -60,15 +60,26 @@ with job.checkpoints(
 """
 
 
-def start(folder: Path, plan: str, steps: int, *, count: int = 1, every: int | str = 2) -> list[subprocess.Popen[str]]:
+def start(
+    folder: Path, plan: str, steps: int, *, count: int = 1, every: int | str = 2, memory: tuple[Path, ...] = ()
+) -> list[subprocess.Popen[str]]:
+    """`memory`: of each node, between which ranks are divided."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count), "OMP_NUM_THREADS": "1"}
+    nodes = [{"WINDLASS_MEMORY_DIR": str(node), "WINDLASS_CHECKPOINT": '{"memory": 1}'} for node in memory] or [{}]
     return [
         subprocess.Popen(
             [sys.executable, "-c", TRAINING, str(folder), plan, str(steps), str(every)],
-            env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank), "WINDLASS_SEED": "7"},
+            env={
+                **os.environ,
+                **shared,
+                **nodes[rank * len(nodes) // count],
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WINDLASS_SEED": "7",
+            },
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -82,7 +82,7 @@ def test_steps_metrics_and_retention(tmp_path: Path) -> None:
     keep = Keep(last=1, best="loss")
     with checkpoints(model=model, optimizer=optimizer, every=2, keep=keep, folder=tmp_path) as ckpt:
         for step, loss in enumerate([5.0, 1.0, 5.0, 5.0, 5.0, 4.0, 4.0], start=1):
-            ckpt._snapshots.wait()  # none is left out
+            ckpt.wait()  # none is left out
             ckpt.step(step, loss=loss)
         ckpt.save()
         ckpt.save()  # the same step: it is there
@@ -109,13 +109,12 @@ def test_a_killed_saver_costs_no_training(tmp_path: Path, capsys: pytest.Capture
     model, optimizer = made(0)
     with checkpoints(model=model, optimizer=optimizer, every=1, folder=tmp_path) as ckpt:
         ckpt.step(1)
-        ckpt._snapshots.wait()
-        companion = ckpt._snapshots._companion
-        assert companion is not None
+        ckpt.wait()
+        companion = ckpt._snapshots._saving._companion
         companion._process.kill()
         companion._process.wait()
         ckpt.step(2)
-        ckpt._snapshots.wait()
+        ckpt.wait()
     assert list_saved(tmp_path)[0].manifest.step == 2
     assert "checkpoint-failed" in capsys.readouterr().err
 

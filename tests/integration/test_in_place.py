@@ -147,6 +147,57 @@ while not os.path.exists({str(tmp_path / "done")!r}):
     assert runs.processes() == []
 
 
+@pytest.fixture
+def gang(tmp_path: Path) -> Iterator[LocalRuns]:
+    runs = LocalRuns(tmp_path, nodes=2)
+    yield runs
+    runs.clean_up()
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_a_gang_starts_again_on_all_nodes(gang: LocalRuns, node: int) -> None:
+    script = gang.script("train.py", STEPS.format(source=SOURCE))
+    attempt = gang.start("python", script, workers=2, in_place=IN_PLACE)
+    for rank in range(4):
+        wait_for(lambda rank=rank: "waiting" in gang.log(attempt, rank=rank, node=rank // 2), f"rank {rank}")  # type: ignore[misc]
+    wait_for(lambda: _is_on_the_line(gang, attempt), "the second node to call the first")
+    os.kill(gang.status(attempt, node)["ranks"][1]["pid"], signal.SIGKILL)
+    seen = gang.wait(attempt)
+
+    assert seen.exit is not None
+    assert seen.exit.reason is ExitReason.COMPLETED, seen.exit
+    lives = [
+        [line.split()[1:4:2] for line in gang.output(attempt, rank=rank, node=rank // 2).decode().splitlines()[::2]]
+        for rank in range(4)
+    ]
+    (first, second), *others = lives
+    assert all(other == [first, second] for other in others)  # generations and ports
+    assert (first[0], second[0]) == ("0", "1")
+    assert first[1] != second[1]
+    (entry,) = seen.recoveries
+    assert (entry["rank"], entry["node"], entry["steps_lost"]) == (2 * node + 1, f"local-{node}", 1)
+
+
+def test_a_gang_without_one_of_its_nodes_is_left_to_the_controller(gang: LocalRuns) -> None:
+    script = gang.script("sleeps.py", "import time\nprint('life', flush=True)\ntime.sleep(600)\n")
+    attempt = gang.start("python", script, in_place=IN_PLACE)
+    for rank in range(2):
+        wait_for(lambda rank=rank: "life" in gang.log(attempt, rank=rank, node=rank), f"rank {rank}")  # type: ignore[misc]
+    wait_for(lambda: _is_on_the_line(gang, attempt), "the second node to call the first")
+    os.kill(gang.status(attempt, 1)["pid"], signal.SIGKILL)
+    wait_for(lambda: gang.status(attempt)["off_line"] == [1], "the first node to notice")
+    os.kill(gang.status(attempt, 0)["ranks"][0]["pid"], signal.SIGKILL)
+    seen = gang.wait(attempt)
+    assert seen.exit is not None
+    assert seen.exit.reason is ExitReason.LOST
+    assert seen.recoveries == ()
+    assert gang.processes() == []
+
+
+def _is_on_the_line(gang: LocalRuns, attempt: str) -> bool:
+    return gang.status(attempt).get("off_line") == []
+
+
 @pytest.mark.parametrize("kind", [StopKind.CANCELLED, StopKind.PREEMPTED])
 def test_ranks_of_a_later_generation_are_stopped_like_the_first(runs: LocalRuns, kind: StopKind) -> None:
     script = runs.script("sleeps.py", "import time\nprint('life', flush=True)\ntime.sleep(600)\n")

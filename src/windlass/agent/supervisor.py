@@ -15,7 +15,7 @@ import time
 import traceback
 from typing import Any, Mapping, Sequence, Union
 
-from . import kernel, layout, memory, outcome, rendezvous, snapshot, surroundings
+from . import gang, kernel, layout, memory, outcome, rendezvous, snapshot, surroundings
 from .command import CannotStart, resolve_command
 from .environ import allotted_devices, argv_of, global_rank, inherited_environment, rank_environment, ranks_per_node
 from .files import read_json
@@ -23,6 +23,7 @@ from .masking import Mask
 from .ranklog import RankLog
 from .ranks import RankCommand, Started, Step, WarmState, reset_signals, start_rank
 from .recovery import Failed
+from .restarts import Restarts
 from .status import Status
 from .target import sees_the_difference, warm_target
 from .watch import FROM_OUTSIDE, Watch
@@ -94,10 +95,14 @@ def _run(
     if plan.get("inherits_environment"):
         plan["env"] = {**inherited_environment(os.environ), **plan["env"]}
     plan["memory_dir"] = memory.memory_folder(plan)
-    watch = Watch(plan=plan, status=status, wakeup_fd=wakeup_fd)
     try:
         if plan.get("rendezvous") and not rendezvous.meet(plan, free_port(""), wakeup_fd):
             return _stopped_before(plan)
+    except CannotStart as problem:
+        return outcome.never_started("launch_failed", problem.message, time.time(), problem.code)
+    restarts = Restarts(plan, status, gang.open_line(plan), lambda: free_port(""))
+    watch = Watch(plan=plan, status=status, wakeup_fd=wakeup_fd, restarts=restarts)
+    try:
         commands = _prepare(plan, secrets, warm)
         step = _start_ranks(plan, commands, warm, watch, status, Mask(secrets.values()))
     except CannotStart as problem:
@@ -113,7 +118,7 @@ def _run(
         ended = watch.run()
         if not isinstance(ended, Failed):
             return ended
-        result = _start_again(plan, secrets, warm, watch, status, ended)
+        result = _start_again(plan, secrets, warm, watch, restarts, status, ended)
         if result is not None:
             return result
 
@@ -142,13 +147,15 @@ def _start_again(
     secrets: Mapping[str, str],
     warm: WarmState | None,
     watch: Watch,
+    restarts: Restarts,
     status: Status,
     failed: Failed,
 ) -> Union[dict[str, Any], Step, None]:
     """All ranks of the node, after a failure: in the same attempt, as its next generation. The outcome if that cannot
     be done."""
     # Whoever of the old ranks is not quite gone, here or elsewhere, must not meet the new ones.
-    plan.update(generation=failed.generation, master_port=free_port(""))
+    plan.update(generation=failed.generation, master_port=restarts.port)
+    restarts.begin()
     watch.begin_again(failed)
     try:
         commands = [_command(plan, local, secrets, warm) for local in range(ranks_per_node(plan))]
@@ -157,7 +164,7 @@ def _start_again(
         return watch.give_up(failed, problem.message)
     if step is not None:
         return step
-    watch.follow_comeback(failed)
+    restarts.begun(failed)
     status.change(state="running")
     return None
 
@@ -201,22 +208,27 @@ def _command(
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A port nobody listens on now, below those that the kernel gives to outgoing connections, which would take it
-    before the ranks come to use it."""
+    """A port nobody listens on now, nor on the one before it (see `gang.line_port`), below those that the kernel gives
+    to outgoing connections, which would take it before the ranks come to use it."""
     with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
         highest = int(file.read().split()[0])
     span = max(highest - _LOWEST_PORT, 1000)
     for _ in range(100):
         port = _LOWEST_PORT + int.from_bytes(os.urandom(4), "big") % span
-        with socket.socket() as probe:
-            try:
-                probe.bind((host, port))
-                return port
-            except OSError:
-                continue
+        if _is_free(host, port) and _is_free(host, port - 1):
+            return port
     with socket.socket() as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])
+
+
+def _is_free(host: str, port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind((host, port))
+            return True
+        except OSError:
+            return False
 
 
 def _catch_signals() -> int:

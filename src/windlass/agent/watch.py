@@ -93,7 +93,7 @@ class Watch:
         self._dead = self._dead.joined_by(self._ranks.values())
         self._ranks = {}
         self._readers = {self._wakeup_fd: self._on_signals}
-        self._failed, self._doubt_until = [], None
+        self._failed, self._doubt_until, self._linger_until = [], None, None
         self._oom_kills = kernel.oom_kills()
         self._hangs.begin_again(time.monotonic())
         self._status.begin_generation(failed.generation)
@@ -320,7 +320,9 @@ class Watch:
         return {rank.rank: pid for pid, rank in self._ranks.items() if rank.end is None}
 
     def _is_over(self) -> bool:
-        if self._living() or self._doubt_until is not None or self._restarts.is_waiting:
+        if self._living() or self._doubt_until is not None:
+            return False
+        if self._restarts.is_waiting and self._verdict is None:
             return False
         if self._restarts.again is not None and self._verdict is None:
             return True

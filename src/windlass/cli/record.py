@@ -67,7 +67,9 @@ def put_outcome(record: Record, view: RunView, attempts: Sequence[AttemptView]) 
         record.put("why", describe_exit(view.exit), "red" if view.state == "failed" else "yellow")
         put_traceback(record, view.exit)
     brief = len(attempts) == 1  # then its reason is the run's, and stands above
-    record.put_all("attempts", [_attempt_line(record.paint, attempt, brief=brief) for attempt in attempts])
+    sizes = view.spec.elastic is not None
+    lines = [_attempt_line(record.paint, attempt, brief=brief, sizes=sizes) for attempt in attempts]
+    record.put_all("attempts", lines)
 
 
 def put_traceback(record: Record, exit: ExitView) -> None:
@@ -99,13 +101,18 @@ def put_recoveries(record: Record, events: Sequence[EventView]) -> None:
     record.put_all("recoveries", shown)
 
 
-def _attempt_line(paint: Paint, attempt: AttemptView, *, brief: bool) -> str:
+def _attempt_line(paint: Paint, attempt: AttemptView, *, brief: bool, sizes: bool) -> str:
     reason = describe_exit(attempt.exit, brief=brief) if attempt.exit else _going_on(attempt)
     style = "green" if attempt.exit and attempt.exit.reason == "completed" else "red" if attempt.exit else "cyan"
     took = ""
     if attempt.started_at is not None:
         took = format_duration((attempt.ended_at or time.time()) - attempt.started_at)
-    return f"{attempt.number}  {took:>8}  {paint(reason, style)}"
+    size = f"  {_nodes(len(attempt.nodes)):>8}" if sizes else ""
+    return f"{attempt.number}  {took:>8}{size}  {paint(reason, style)}"
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node" + ("" if count == 1 else "s")
 
 
 def _going_on(attempt: AttemptView) -> str:
@@ -184,7 +191,10 @@ def put_request(record: Record, view: RunView) -> None:
     record.put("framework", spec.framework)
     asked = [f"{spec.nproc} processes per node"] if spec.nproc and spec.nproc > 1 else []
     wanted = spec.resources
-    asked += [f"{wanted.nodes} nodes"] if wanted.nodes > 1 else []
+    if spec.elastic is not None:
+        asked.append(f"{spec.elastic.min_nodes} to {_nodes(spec.elastic.max_nodes)}")
+    elif wanted.nodes > 1:
+        asked.append(_nodes(wanted.nodes))
     asked += [f"{wanted.cpus:g} CPUs"] if wanted.cpus is not None else []
     asked += [f"{wanted.gpus} {wanted.gpu_type or 'GPU'}"] if wanted.gpus else []
     asked += [format_size(wanted.memory)] if wanted.memory else []

@@ -13,12 +13,13 @@ import pytest
 from windlass.cli.charts import bar, braille, number, resample, sparkline
 from windlass.cli.loglines import LogFormatter
 from windlass.cli.pane import Pane, clip
-from windlass.cli.record import Record, describe_exit, put_checkpoint
+from windlass.cli.record import Record, describe_exit, put_checkpoint, put_outcome, put_request
 from windlass.cli.status import Status, clock, main_metric
 from windlass.cli.terminal import Cell, Paint, cells, fit, table
 from windlass.client import Update
 from windlass.wire.checkpoints import CheckpointList, CheckpointView
-from windlass.wire.runs import EventView, ExitView, LogLine
+from windlass.wire.runs import AttemptView, EventView, ExitView, LogLine, RunView
+from windlass.wire.spec import parse_spec
 
 PLAIN = Paint(False)
 
@@ -279,3 +280,26 @@ def test_a_record_wraps_what_is_long_and_cuts_what_has_colours() -> None:
 def test_ends_in_words(exit: ExitView, words: str, brief: str) -> None:
     assert describe_exit(exit) == words
     assert describe_exit(exit, brief=True) == brief
+
+
+def test_an_elastic_run_shows_its_range_and_the_size_of_every_attempt() -> None:
+    spec = parse_spec({"command": "x", "elastic": {"max_nodes": 4}, "resources": {"cpus": 2}})
+    view = RunView.model_construct(
+        spec=spec, command=["x"], exit=None, tags={}, project="default", priority="normal", seed=1, clone_of=None
+    )
+    lost = ExitView(reason="lost", exit_code=None, signal=None, rank=None, message="node n2 is gone")
+    attempts = [
+        AttemptView(
+            id=f"r.{number}", number=number, state="ended" if exit else "running", engine="hpc", nodes=["n"] * nodes,
+            created_at=0, started_at=0, ended_at=60, exit=exit, log_dirs=[], environment=None, usage=None,
+        )
+        for number, nodes, exit in [(1, 3, lost), (2, 1, None)]
+    ]  # fmt: skip
+    record = Record(PLAIN, 100)
+    put_outcome(record, view, attempts)
+    put_request(record, view)
+    assert record.lines[:2] == [
+        "  attempts    1     1m00s   3 nodes  lost: node n2 is gone",
+        "              2     1m00s    1 node  running on hpc",
+    ]
+    assert "  resources   1 to 4 nodes, 2 CPUs" in record.lines

@@ -54,11 +54,24 @@ def part_folder_name(stored: str) -> str:
     return f"{_PART}{stored}"
 
 
+def stored_name_of_part(path: Path) -> str:
+    return path.name.removeprefix(_PART)
+
+
 def list_saved(folder: Path) -> list[Saved]:
     """Newest first. A folder without a manifest is no checkpoint; of one that says nothing `unreadable` tells."""
+    return _with_manifest(folder, "step-")
+
+
+def list_parts(folder: Path) -> list[Saved]:
+    """This node's parts of checkpoints, newest first."""
+    return _with_manifest(folder, _PART)
+
+
+def _with_manifest(folder: Path, prefix: str) -> list[Saved]:
     found = []
     for path in sorted(_children(folder), reverse=True):
-        if path.name.startswith("step-"):
+        if path.name.startswith(prefix):
             try:
                 found.append(Saved(path=path, manifest=parse_manifest((path / MANIFEST).read_bytes())))
             except (FileNotFoundError, NotADirectoryError, InvalidManifest):

@@ -25,9 +25,9 @@ _PARTIAL = ".partial"
 
 
 def fetch_files(
-    bucket: Bucket, stored: Stored, files: Sequence[PartFile], folder: Path, disk: Disk, *, near: Path | None = None
+    bucket: Bucket, stored: Stored, files: Sequence[PartFile], folder: Path, disk: Disk, *, near: Sequence[Path] = ()
 ) -> int:
-    """How many bytes came over. `near`: a folder that may have some of the files already.
+    """How many bytes came over. `near`: folders that may have some of the files already.
 
     Raises Damaged if the store does not have what the manifest says, Unavailable while it is away, OSError.
     """
@@ -71,11 +71,11 @@ def _is_here(target: Path, file: PartFile) -> bool:
 
 
 def _fetch(
-    bucket: Bucket, name: str, file: PartFile, pieces: Sequence[Piece], target: Path, disk: Disk, near: Path | None
+    bucket: Bucket, name: str, file: PartFile, pieces: Sequence[Piece], target: Path, disk: Disk, near: Sequence[Path]
 ) -> int:
     final = path_of(target, file)
     partial = final.with_name(final.name + _PARTIAL)
-    if near is not None and _take(near / file.name, partial, file):
+    if any(_take(folder / file.name, partial, file) for folder in near):
         disk.rename(partial, final)
         return 0
     came = 0

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from windlass.blobs.stored import Stored
+from windlass.core.manifest import folder_name
 from windlass.job.checkpoint.folder import part_folder_name
 from windlass.job.checkpoint.peers import Peers
 
@@ -34,9 +35,14 @@ class Neighbours:
     def size(self) -> int:
         return len(self.ranks)
 
-    def part_of(self, stored: Stored) -> Path | None:
-        """Where this folder may have its own part of that checkpoint."""
-        return None if self.count == 1 else self.folder / part_folder_name(stored.name)
+    @property
+    def share_one_folder(self) -> bool:
+        return self.count == 1
+
+    def near(self, stored: Stored) -> list[Path]:
+        """Folders here that may hold some of that checkpoint's files."""
+        names = (part_folder_name(stored.name), folder_name(stored.manifest.step))
+        return [self.folder / name for name in names if not self.share_one_folder]
 
 
 def find_neighbours(folder: Path, peers: Peers) -> Neighbours:

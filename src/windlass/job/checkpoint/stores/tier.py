@@ -124,7 +124,7 @@ class StoreTier:
                 return (newest if newest and (here is None or newest.manifest.step > here) else None), None
             except WindlassError as error:
                 session().alert("checkpoint-store", error.message)
-                if here is not None:
+                if here is not None and self.neighbours.share_one_folder:
                     return None, None
                 if time.monotonic() > deadline:
                     return None, error.message
@@ -137,7 +137,7 @@ class StoreTier:
         trouble: str | None = None
         try:
             files = stored.manifest.files[mine.place :: mine.size]
-            size = fetch_files(self._bucket, stored, files, self._folder, Disk(), near=mine.part_of(stored))
+            size = fetch_files(self._bucket, stored, files, self._folder, Disk(), near=mine.near(stored))
         except Damaged as error:
             damage = str(error)
         except (WindlassError, OSError) as error:

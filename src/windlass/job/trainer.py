@@ -19,7 +19,7 @@ from windlass.job.accounting.meter import Steps, steps
 from windlass.job.parallel.optimizer import Optimizer
 from windlass.job.parallel.optimizer import optimizer as make_optimizer
 from windlass.job.parallel.parallelize import Parallel, cross_entropy, parallelize
-from windlass.job.prefetch import loader
+from windlass.job.prefetch import loader, order_of
 from windlass.job.session import session
 
 # (inputs, targets) of this process; or what makes them once it is known which part of the batch this process reads
@@ -40,6 +40,7 @@ class Fit:
     loss: Tensor | None = None  # of the last step, on the device
     evaluation: dict[str, float] = field(default_factory=dict)  # what the last evaluation found
     meter: Steps | None = None
+    share: float | None = None  # this process's part of every batch, if the data is read by `job.order`
     stopping: bool = False
 
 
@@ -91,8 +92,12 @@ class Trainer:
             kind, optimizer = optimizer, lambda parallel: make_optimizer(parallel, kind, **options)
         chosen = optimizer(parallel)
         batches, held_out = _made(data, parallel), _made(evaluation, parallel)
-        fit = Fit(parallel=parallel, optimizer=chosen, total=self._total(batches))
+        order = order_of(batches)
+        share = None if order is None else order.share
+        fit = Fit(parallel=parallel, optimizer=chosen, total=self._total(batches), share=share)
         self._tell("started", fit)
+        if order is not None and not order.position:
+            order.advance(fit.step)
         fit.meter = steps(
             parallel,
             total=fit.total,
@@ -119,7 +124,7 @@ class Trainer:
         factor = self.schedule(fit.step) if self.schedule else 1.0
         for group, rate in zip(fit.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate * factor
-        fit.loss = fit.parallel.step(inputs, targets)
+        fit.loss = fit.parallel.step(inputs, targets, share=fit.share)
         report = fit.optimizer.step()
         fit.optimizer.zero_grad()
         fit.step = fit.meter.done(fit.loss, report, lr=rates[0] * factor)
@@ -140,8 +145,9 @@ class Trainer:
         return self.evaluate_every is not None and fit.step % self.evaluate_every == 0
 
     def _batches(self, fit: Fit, batches: Batches) -> Iterator[tuple[Any, Any]]:
-        """As many as there are steps left, epoch after epoch; those of steps done earlier are passed over."""
-        passed = 0
+        """As many as there are steps left, epoch after epoch; those of steps done earlier are passed over, unless the
+        data has a position of its own."""
+        passed = 0 if order_of(batches) is None else fit.step
         for fit.epoch in itertools.count() if self.steps is not None else range(self.epochs or 1):
             before = passed
             for batch in loader(batches, fit.parallel.device, self.prefetch):

@@ -126,3 +126,26 @@ def test_an_optimizer_may_be_made_by_hand() -> None:
 
     fit = Trainer().fit(model(), batches(2), optimizer=half_the_rate_for_biases)
     assert [group["lr"] for group in fit.optimizer.param_groups] == [0.2, 0.1]
+
+
+def test_data_with_an_order_goes_on_where_the_steps_do() -> None:
+    class Later(Callback):
+        def started(self, fit: Fit) -> None:
+            fit.step = 3
+
+    seen: list[list[int]] = []
+
+    class Numbers:
+        def __len__(self) -> int:
+            return 40
+
+        def __getitems__(self, ids: list[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+            seen.append(ids)
+            return [(torch.full((8,), number / 40), torch.tensor(number % 3)) for number in ids]
+
+    order = job.order(40, 8, seed=1)
+    data = torch.utils.data.DataLoader(Numbers(), batch_sampler=order)  # type: ignore[arg-type]
+    fit = Trainer(steps=7, prefetch=0, callbacks=[Later()]).fit(model(), data, lr=0.1)
+    assert (fit.step, fit.share) == (7, 1.0)
+    assert seen == [order.ids_at(8 * step, 8) for step in range(3, 7)]
+    assert order.position == 56

@@ -10,25 +10,29 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - as everybody calls it
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from windlass.job import cublaslt
+from windlass.job.parallel.precision import narrowed
 
 
 def gelu_mlp(x: Tensor, up: Tensor, down: Tensor) -> Tensor:
     """`gelu(x @ up.T) @ down.T` (GELU by tanh), with the type that autocast or `x` has."""
-    dtype = torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype
-    rows = x.to(dtype).flatten(0, -2)
-    out: Tensor = _GeluMlp.apply(rows, up.to(dtype), down.to(dtype))  # type: ignore[no-untyped-call]
+    rows = narrowed(x).flatten(0, -2)
+    out: Tensor = _GeluMlp.apply(rows, up.to(rows.dtype), down.to(rows.dtype))  # type: ignore[no-untyped-call]
     return out.view(*x.shape[:-1], -1)
 
 
-def fuses(x: Tensor, up: Tensor) -> bool:
-    """Whether `gelu_mlp` may gain anything: bf16 on a GPU, and weights that are whole."""
-    if not x.is_cuda or isinstance(up, DTensor):
+def fuses(x: Tensor, up: nn.Linear, down: nn.Linear) -> bool:
+    """Whether `gelu_mlp` may take the place of these layers: plain ones without biases, in bf16 on a GPU, and whole."""
+    if not x.is_cuda or not all(_is_plain(layer) for layer in (up, down)):
         return False
     return (torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype) == torch.bfloat16
+
+
+def _is_plain(layer: nn.Linear) -> bool:
+    return type(layer) is nn.Linear and not isinstance(layer.weight, DTensor) and layer.bias is None
 
 
 class _GeluMlp(torch.autograd.Function):

@@ -44,9 +44,10 @@ def test_a_compiler_sees_it_whole() -> None:
 
 
 def test_a_cpu_has_nothing_to_gain() -> None:
-    x, up, _ = _case()
+    x, *_ = _case()
+    up, down = torch.nn.Linear(16, 64, bias=False), torch.nn.Linear(64, 16, bias=False)
     with torch.autocast("cpu", torch.bfloat16):
-        assert not mlp.fuses(x, up)
+        assert not mlp.fuses(x, up, down)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="cuBLASLt needs a GPU")

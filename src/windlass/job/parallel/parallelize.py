@@ -16,6 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.nn import functional
 
 from windlass.core.plan import InvalidPlan, Plan, Precision
+from windlass.job.fp8 import apply_fp8
 from windlass.job.parallel.agreement import agree_on_batch, agree_on_model, share_weights
 from windlass.job.parallel.choice import choose
 from windlass.job.parallel.copies import Copies, apply_copies
@@ -64,7 +65,7 @@ def check(plan: Plan, model: nn.Module, split: Split, device: torch.device) -> N
     plan.check_model(split.shape)
     check_stages(model, split, plan)
     check_tensor(model, split, plan)
-    check_precision(plan.precision, device)
+    check_precision(plan, blocks_of(model, split), device)
 
 
 class Parallel:
@@ -103,6 +104,8 @@ class Parallel:
         if plan.tensor > 1:
             assert self.mesh is not None
             apply_tensor(part, self.split, self.mesh["tensor"], sequence=plan.sequence)
+        if plan.precision is Precision.FP8:
+            apply_fp8(blocks)
         apply_recompute(blocks, plan.activation_checkpoint)
         if plan.compile:
             _compile(part, blocks, plan)

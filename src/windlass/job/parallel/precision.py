@@ -1,14 +1,17 @@
-"""Half precision: the types that a plan computes with, and the loss scale that keeps fp16 gradients above zero."""
+"""Low precision: the types that a plan computes with, and the loss scale that keeps fp16 gradients above zero."""
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
-from windlass.core.plan import InvalidPlan, Precision
+from windlass.core.plan import InvalidPlan, Plan, Precision
+from windlass.job.fp8 import has_layers
 
 _FIRST_SCALE = 2.0**16
 _GROW_AFTER = 2000  # steps without an overflow
@@ -16,7 +19,7 @@ _LARGEST_SCALE = 2.0**24
 
 
 def compute_dtype(precision: Precision) -> torch.dtype | None:
-    """The type of products; None where it is that of the parameters."""
+    """The type of products, or of all but those in 8 bits; None where it is that of the parameters."""
     match precision:
         case Precision.FP32:
             return None
@@ -31,12 +34,28 @@ def autocast(precision: Precision, device: torch.device) -> contextlib.AbstractC
     return contextlib.nullcontext() if dtype is None else torch.autocast(device.type, dtype)
 
 
-def check_precision(precision: Precision, device: torch.device) -> None:
-    """InvalidPlan where the device has no such arithmetic, or nothing here would use it."""
-    if precision is not Precision.FP8:
+def narrowed(x: Tensor) -> Tensor:
+    """In the type that autocast computes with, where that is on."""
+    kind = x.device.type
+    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
+
+
+def check_precision(plan: Plan, blocks: Iterable[nn.Module], device: torch.device) -> None:
+    """InvalidPlan where the device has no such arithmetic, or nothing in the model's blocks would use it."""
+    if plan.precision is not Precision.FP8:
         return
+    if plan.tensor > 1:
+        raise InvalidPlan(
+            f"precision=fp8 scales whole weights, and tensor={plan.tensor} divides them; use data, shard or pipeline "
+            "with it, or bf16"
+        )
+    if not has_layers(blocks):
+        raise InvalidPlan(
+            "precision=fp8 is for linear layers in a model's repeated blocks, with sizes that 16 divides, and this "
+            "model has none; options: bf16, fp16, fp32"
+        )
     if device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 9):
-        raise InvalidPlan("precision=fp8 is reckoned with by the planner only so far; options: bf16, fp16, fp32")
+        return
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "a CPU"
     raise InvalidPlan(
         f"precision=fp8 needs a GPU with 8-bit products (Ada, Hopper or later), and this process has {name}; "

@@ -30,6 +30,7 @@ from windlass.job.flops import multiplied_parameters, training_flops_per_token
 from windlass.job.losses import linear_cross_entropy
 from windlass.job.parallel.optimizer import Optimizer
 from windlass.job.parallel.parallelize import Parallel, cross_entropy
+from windlass.job.parallel.precision import narrowed
 from windlass.job.parallel.split import Cut, Split
 from windlass.job.settings import settings_of
 from windlass.job.tokens import BYTES, TokenStream, held_apart, made_up_tokens, open_tokens
@@ -188,12 +189,11 @@ class Rotary(nn.Module):
 class Gelu(nn.Module):
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
-        self.bias = config.bias
         self.up = nn.Linear(config.width, config.between, bias=config.bias)
         self.down = nn.Linear(config.between, config.width, bias=config.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self.bias and mlp.fuses(x, self.up.weight):
+        if mlp.fuses(x, self.up, self.down):
             return mlp.gelu_mlp(x, self.up.weight, self.down.weight)
         out: Tensor = self.down(F.gelu(self.up(x), approximate="tanh"))
         return out
@@ -233,12 +233,6 @@ class Block(nn.Module):
         x = x + self.attention(self.norm1(x))
         out: Tensor = x + self.mlp(self.norm2(x))
         return out
-
-
-def narrowed(x: Tensor) -> Tensor:
-    """In the type that autocast computes with, where that is on."""
-    kind = x.device.type
-    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
 
 
 class GPT(nn.Module):
@@ -347,7 +341,7 @@ def optimizer_of(parallel: Parallel, settings: Settings) -> Optimizer:
     """AdamW; only what is multiplied with is drawn towards zero, not norms and biases."""
     alone = parallel.plan.world_size == 1 and parallel.device.type == "cuda"
     kind: type[torch.optim.Optimizer] = torch.optim.AdamW
-    if alone and parallel.plan.precision is Precision.BF16 and parallel.plan.accumulate == 1:
+    if alone and parallel.plan.precision in (Precision.BF16, Precision.FP8) and parallel.plan.accumulate == 1:
         narrow_weights(block for part in parallel.parts for block in part.get_submodule("blocks").children())
         kind = NarrowAdamW
     parameters = list(parallel.parameters())

@@ -86,7 +86,8 @@ def test_repeated_layers_are_found_in_a_model_that_says_nothing() -> None:
     [
         ("tensor=4", "does not divide the model's 2 key/value heads; options: 1, 2"),
         ("pipeline=8", "makes 8 stages, and the model has 4 layers; at most 4 stages fit"),
-        ("precision=fp8", "precision=fp8 needs a GPU with 8-bit products"),
+        ("precision=fp8", "precision=fp8 needs a GPU with 8-bit products (Ada, Hopper or later), and this process has"),
+        ("precision=fp8,tensor=2", "tensor=2 divides them; use data, shard or pipeline with it, or bf16"),
     ],
 )
 def test_a_plan_that_does_not_fit_is_refused_before_anything_starts(plan: str, says: str) -> None:
@@ -102,6 +103,12 @@ def test_a_model_that_says_nothing_is_copied_and_sharded_only(plan: str) -> None
     with pytest.raises(InvalidPlan, match=r"Plain has no `split\(\)`.*; use data or shard"):
         check(parse_plan(plan), model, split_of(model), torch.device("cpu"))
     check(parse_plan("data=2,shard=2"), model, split_of(model), torch.device("cpu"))
+
+
+def test_products_in_8_bits_need_layers_that_fit() -> None:
+    model = Plain()
+    with pytest.raises(InvalidPlan, match="sizes that 16 divides, and this model has none; options: bf16"):
+        check(parse_plan("precision=fp8"), model, split_of(model), torch.device("cuda"))
 
 
 def test_uneven_products_are_refused_by_name() -> None:

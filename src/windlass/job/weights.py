@@ -10,19 +10,26 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from windlass.job.adamw import NarrowAdamW, exact_weights
+from windlass.job.parallel.optimizer import Optimizer
 from windlass.job.parallel.parallelize import Parallel
 from windlass.job.session import session
 
 
 @torch.no_grad()
-def whole_weights(parallel: Parallel, wanted: Callable[[str], bool] | None = None) -> dict[str, Tensor] | None:
+def whole_weights(
+    parallel: Parallel, wanted: Callable[[str], bool] | None = None, *, optimizer: Optimizer | None = None
+) -> dict[str, Tensor] | None:
     """On the first process a state dict in the host's memory, None on the others. Every process must call it.
 
-    `wanted`: by its name, whether a tensor is to be part of it.
+    `wanted`: by its name, whether a tensor is to be part of it. `optimizer`: may have weights that are more exact than
+    the model's.
     """
+    inner = optimizer.inner if optimizer is not None else None
     here: dict[str, Tensor] = {}
     for part in parallel.parts:
-        for name, tensor in part.state_dict().items():
+        state = exact_weights(part, inner) if isinstance(inner, NarrowAdamW) else part.state_dict()
+        for name, tensor in state.items():
             if wanted is not None and not wanted(name):
                 continue
             whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

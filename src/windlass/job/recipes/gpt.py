@@ -25,13 +25,15 @@ from windlass.core.errors import InvalidInput
 from windlass.core.names import unknown
 from windlass.core.plan import ModelShape, Plan, Precision
 from windlass.job import mlp
-from windlass.job.adamw import NarrowAdamW, exact_weights, narrow_weights
+from windlass.job.adamw import NarrowAdamW, narrow_weights
 from windlass.job.flops import multiplied_parameters, training_flops_per_token
 from windlass.job.losses import linear_cross_entropy
 from windlass.job.parallel.optimizer import Optimizer
 from windlass.job.parallel.parallelize import Parallel, cross_entropy
 from windlass.job.parallel.precision import narrowed
 from windlass.job.parallel.split import Cut, Split
+from windlass.job.rotary import Rotary
+from windlass.job.schedule import warm_cosine
 from windlass.job.settings import settings_of
 from windlass.job.tokens import BYTES, TokenStream, held_apart, made_up_tokens, open_tokens
 from windlass.job.weights import whole_weights
@@ -143,7 +145,7 @@ class Attention(nn.Module):
         # By group: its queries, its key, its value. A part of the rows is whole groups.
         self.qkv = nn.Linear(config.width, config.groups * (self.queries + 2) * self.head_width, bias=config.bias)
         self.out = nn.Linear(config.width, config.width, bias=config.bias)
-        self.rotary = Rotary(config) if config.style == LLAMA else None
+        self.rotary = Rotary(config.head_width, config.context) if config.style == LLAMA else None
 
     def forward(self, x: Tensor) -> Tensor:
         qkv = self.qkv(x)
@@ -156,34 +158,6 @@ class Attention(nn.Module):
         attended = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.queries > 1)
         out: Tensor = self.out(attended.transpose(1, 2).reshape(batch, length, -1))
         return out
-
-
-class Rotary(nn.Module):
-    """Turns pairs of features by an angle that grows with the position."""
-
-    cos: Tensor
-    sin: Tensor
-
-    def __init__(self, config: GPTConfig, base: float = 10_000.0) -> None:
-        super().__init__()
-        half = config.head_width // 2
-        self.base = base
-        self.register_buffer("cos", torch.empty(config.context, half), persistent=False)
-        self.register_buffer("sin", torch.empty(config.context, half), persistent=False)
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        half, device = self.cos.shape[1], self.cos.device
-        speeds = self.base ** -(torch.arange(half, device=device, dtype=torch.float32) / half)
-        angles = torch.arange(self.cos.shape[0], device=device, dtype=torch.float32)[:, None] * speeds
-        self.cos.copy_(angles.cos())
-        self.sin.copy_(angles.sin())
-
-    def forward(self, x: Tensor) -> Tensor:
-        length = x.shape[-2]
-        cos, sin = self.cos[:length], self.sin[:length]
-        a, b = x.float().chunk(2, dim=-1)
-        return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).to(x.dtype)
 
 
 class Gelu(nn.Module):
@@ -244,9 +218,8 @@ class GPT(nn.Module):
         # Return the last states and the head's weight instead of logits, for a loss that never holds all of those.
         self.head_in_loss = False
         self.tokens: nn.Embedding | None = nn.Embedding(config.vocabulary, config.width)
-        self.positions: nn.Embedding | None = (
-            nn.Embedding(config.context, config.width) if config.style == GPT2 else None
-        )
+        learned = config.style == GPT2
+        self.positions: nn.Embedding | None = nn.Embedding(config.context, config.width) if learned else None
         self.blocks = nn.ModuleDict({str(i): Block(config) for i in range(config.layers)})
         self.norm: nn.Module | None = norm(config)
         self.head: nn.Linear | None = nn.Linear(config.width, config.vocabulary, bias=False)
@@ -326,15 +299,12 @@ class GPT(nn.Module):
         )
 
 
-# ---- loss ------------------------------------------------------------------------------------------------------------
+# ---- loss and optimizer ----------------------------------------------------------------------------------------------
 
 
 def loss_of(output: Tensor | tuple[Tensor, Tensor], targets: Tensor) -> Tensor:
     """From logits, or from the last states and the head's weight."""
     return linear_cross_entropy(*output, targets) if isinstance(output, tuple) else cross_entropy(output, targets)
-
-
-# ---- optimizer -------------------------------------------------------------------------------------------------------
 
 
 def optimizer_of(parallel: Parallel, settings: Settings) -> Optimizer:
@@ -353,15 +323,7 @@ def optimizer_of(parallel: Parallel, settings: Settings) -> Optimizer:
 
 
 def schedule_of(settings: Settings) -> Callable[[int], float]:
-    def lr(step: int) -> float:
-        """Of the step that comes after so many: straight up, then half a cosine down."""
-        if step < settings.warmup:
-            return settings.lr * (step + 1) / settings.warmup
-        done = (step - settings.warmup) / max(1, settings.steps - settings.warmup)
-        share = 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
-        return settings.lr * (settings.last_lr + (1 - settings.last_lr) * share)
-
-    return lr
+    return warm_cosine(settings.lr, steps=settings.steps, warmup=settings.warmup, last=settings.last_lr)
 
 
 # ---- training --------------------------------------------------------------------------------------------------------
@@ -428,17 +390,10 @@ def main() -> float:
             if job.is_main:
                 job.log(step, total=settings.steps, held_out_loss=unseen)
                 print(f"step {step}: loss {float(loss):.4f}, {unseen:.4f} on what it has not seen", flush=True)
-    save(parallel, optimizer, config)
-    return unseen
-
-
-def save(parallel: Parallel, optimizer: Optimizer, config: GPTConfig) -> None:
-    if isinstance(optimizer.inner, NarrowAdamW):
-        weights: dict[str, Tensor] | None = exact_weights(parallel.parts[0], optimizer.inner)
-    else:
-        weights = whole_weights(parallel)
+    weights = whole_weights(parallel, optimizer=optimizer)
     if weights is not None:
         torch.save({"weights": weights, "config": asdict(config)}, job.output_dir / "model.pt")
+    return unseen
 
 
 if __name__ == "__main__":

@@ -11,9 +11,11 @@ from sqlalchemy import Connection
 
 from windlass.controller import commit
 from windlass.controller.collecting import Spooled, commit_spooled, read_spools
+from windlass.controller.comebacks import decide_comeback
 from windlass.controller.decide import Decision, EndAttempt, MarkRunning
 from windlass.controller.lease import ShardLeases
-from windlass.controller.recoveries import commit_recoveries, news_of
+from windlass.controller.recoveries import commit_comeback, commit_recoveries, news_of
+from windlass.core.ids import attempt_id
 from windlass.core.storable import storable
 from windlass.db.database import Database
 from windlass.engines.contract import Observation, Phase
@@ -62,25 +64,52 @@ class Recorder:
         self._why_away = why_away
         self._about_to_write = about_to_write
         self._noted: dict[str, float] = {}
+        self._before: dict[str, AttemptRecord] = {}  # by the id of the attempt after it
 
     def record(self, work: Sequence[Work], now: float) -> None:
         notes = {item.attempt.id: note for item in work if (note := self._note(item, now))}
         usages = self._usages_due(work, now)
         back = [(item.attempt, news) for item in work if (news := news_of(item.seen, item.attempt))]
-        if notes or usages or back:
-            self._about_to_write([*notes, *usages, *(attempt.id for attempt, _ in back)])
+        caught_up = self._caught_up(work)
+        if notes or usages or back or caught_up:
+            changed = [attempt.id for attempt, _ in (*back, *caught_up)]
+            self._about_to_write([*notes, *usages, *changed])
             with self._db.write() as tx:
                 self._lease.beat(tx)
                 store.update_attempts(tx, _with_digests(tx, notes))
                 store.update_attempts(tx, {attempt_id: {"usage": usage} for attempt_id, usage in usages.items()})
                 for attempt, news in back:
                     commit_recoveries(tx, attempt, news, now=now)
+                for attempt, entry in caught_up:
+                    commit_comeback(tx, attempt, entry, now=now)
         changing = {item.run.id: item for item in work if item.changes}
         points = self._last_points([item for item in changing.values() if item.ends])
         commit.commit_each(self._db, self._lease, changing, partial(self._apply, points=points, now=now))
 
     def forget(self, attempt_id: str) -> None:
         self._noted.pop(attempt_id, None)
+        self._before.pop(attempt_id, None)
+
+    def _caught_up(self, work: Sequence[Work]) -> list[tuple[AttemptRecord, dict[str, Any]]]:
+        """Attempts that have just gone beyond where the one before them died."""
+        behind = [
+            item
+            for item in work
+            if item.attempt.number > item.run.first_attempt
+            and item.attempt.recovered_at is None
+            and "progress" in (item.seen.usage or {})
+        ]
+        unread = [item.attempt for item in behind if item.attempt.id not in self._before]
+        if unread:
+            ids = {attempt_id(attempt.run_id, attempt.number - 1): attempt.id for attempt in unread}
+            with self._db.read() as tx:
+                self._before |= {ids[found.id]: found for found in store.load_attempts_by_id(tx, list(ids))}
+        decided = [
+            (item.attempt, decide_comeback(before, item.attempt, item.seen))
+            for item in behind
+            if (before := self._before.get(item.attempt.id)) is not None
+        ]
+        return [(attempt, entry) for attempt, entry in decided if entry is not None]
 
     def _apply(
         self, tx: Connection, changing: Sequence[Work], *, points: Mapping[str, Sequence[Spooled]], now: float

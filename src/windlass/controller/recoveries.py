@@ -1,4 +1,6 @@
-"""Putting on record that the ranks of an attempt came back by themselves: one event for each time, exactly once."""
+"""Putting on record that a run came back after a failure, in place or by another attempt: one event for each time,
+exactly once.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +41,21 @@ def commit_recoveries(
     store.update_attempts(tx, {attempt.id: {"recoveries": int(entries[-1]["generation"])}})
 
 
+def commit_comeback(tx: Connection, attempt: AttemptRecord, entry: Mapping[str, Any], *, now: float) -> None:
+    """That this attempt has caught up with the one before it."""
+    data = storable(dict(entry))
+    store.record_event(
+        tx,
+        attempt.run_id,
+        EventKind.RECOVERED,
+        at=now,
+        attempt=attempt.number,
+        message=describe_recovery(data),
+        data=data,
+    )
+    store.update_attempts(tx, {attempt.id: {"recovered_at": now}})
+
+
 def describe_recovery(entry: Mapping[str, Any]) -> str:
     """`recovered in place in 0.8 s: rank 1 was killed by SIGKILL; 1 step lost (respawn 0.3 s, load 0.2 s ...)`."""
     times = {name: float(entry[f"{name}_s"]) for name in _TIMES if _is_number(entry.get(f"{name}_s"))}
@@ -48,8 +65,13 @@ def describe_recovery(entry: Mapping[str, Any]) -> str:
         told.append(f"{lost:,} step{'' if lost == 1 else 's'} lost")
     spent = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in times.items())
     back = entry.get("step") is None or "replay" in times
-    how = f"recovered in place in {sum(times.values()):.2f} s" if back else "started again in place, to no avail"
+    how = f"recovered {_way(entry)} in {sum(times.values()):.2f} s" if back else "started again in place, to no avail"
     return f"{how}: {'; '.join(told)}" + (f" ({spent})" if spent else "")
+
+
+def _way(entry: Mapping[str, Any]) -> str:
+    nodes = {2: "the same nodes", 3: "other nodes"}.get(entry["level"], f"{entry.get('nodes')} nodes")
+    return "in place" if entry["level"] == 1 else f"by attempt {entry.get('attempt')} on {nodes}"
 
 
 def _is_number(value: object) -> bool:

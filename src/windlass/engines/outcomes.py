@@ -102,4 +102,7 @@ def merge_usage(samples: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | Non
         merged[name] = sum(sample[name] for sample in samples)
     for name in ("gpus", "ranks"):
         merged[name] = [item for sample in samples for item in sample[name]]
+    told = [sample["progress"] for sample in samples if sample.get("progress")]
+    if told:
+        merged["progress"] = max(told, key=lambda progress: int(progress["step"]))
     return merged

@@ -28,6 +28,7 @@ class FakeAttempt:
     end: tuple[float, Exit] | None = None
     released: bool = False
     recoveries: tuple[Mapping[str, Any], ...] = ()
+    told: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -111,6 +112,10 @@ class FakeEngine:
         self.cluster.attempts[attempt_id].notice = notice
         self._notify()
 
+    def tell(self, attempt_id: str, usage: Mapping[str, Any]) -> None:
+        """The attempt's samples say this too from now on."""
+        self.cluster.attempts[attempt_id].told = dict(usage)
+
     def recover(self, attempt_id: str, **entry: Any) -> None:
         """Ranks of the attempt have died and come back, for one more time."""
         attempt = self.cluster.attempts[attempt_id]
@@ -140,7 +145,7 @@ class FakeEngine:
             )
         if self._clock.now() < started_at:
             return Observation(phase=Phase.STARTING)
-        usage = {"cpu_percent": 100.0, "rss_bytes": 1 << 20, "gpus": [], "ranks": []}
+        usage = {"cpu_percent": 100.0, "rss_bytes": 1 << 20, "gpus": [], "ranks": [], **attempt.told}
         environment = {"host": "fake", "packages": {}, "gpus": []}
         return Observation(
             phase=Phase.RUNNING,

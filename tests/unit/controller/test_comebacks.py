@@ -1,0 +1,109 @@
+"""That a run has caught up after a failed attempt is on record once, with what it cost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.unit.controller.stage import Stage
+from windlass.controller.comebacks import decide_comeback
+from windlass.core.exits import Exit, ExitReason
+from windlass.core.resources import Node, NodeShare, Placement
+from windlass.engines.contract import Observation, Phase
+from windlass.runs.records import AttemptRecord
+from windlass.runs.types import AttemptState
+
+LOST = Exit(reason=ExitReason.LOST, message="its supervisor died", node="a", node_rank=0)
+
+
+def progress(step: int, at: float, *, steps: int = 1, restored: tuple[int, float, float] | None = None) -> Any:
+    step_at, restored_at, load_s = restored or (None, None, None)
+    return {
+        "progress": {
+            "step": step, "at": at, "steps": steps,
+            "restored_step": step_at, "restored_at": restored_at, "load_s": load_s,
+        }
+    }  # fmt: skip
+
+
+def attempt(number: int, nodes: str = "ab", **values: Any) -> AttemptRecord:
+    shares = tuple(NodeShare(node=name, cpus=1, memory_bytes=0) for name in nodes)
+    known: dict[str, Any] = {
+        "id": f"r.{number}", "run_id": "r", "number": number, "state": AttemptState.RUNNING, "engine": "local",
+        "placement": Placement(engine="local", shares=shares), "created_at": 0.0, "started_at": None, "ended_at": None,
+        "released_at": None, "exit": None, "log_dirs": (), "environment_digest": None, "usage": None,
+    }  # fmt: skip
+    return AttemptRecord(**{**known, **values})
+
+
+DEAD = attempt(1, exit=LOST, ended_at=101.0, usage=progress(50, 100.0, steps=51))
+NEXT = attempt(2, created_at=103.0)
+
+
+def seen(usage: Any) -> Observation:
+    return Observation(phase=Phase.RUNNING, started_at=103.5, usage=usage)
+
+
+def test_steps_lost_and_the_time_of_each_part() -> None:
+    # It went on from step 40 at 110, and does one step a second: 51 is finished at 121.
+    told = progress(60, 130.0, steps=20, restored=(40, 110.0, 4.0))
+    found = decide_comeback(DEAD, NEXT, seen(told))
+    assert found is not None
+    wanted = {
+        "level": 2, "attempt": 2, "reason": "lost", "node": "a", "step": 50, "restored_step": 40, "steps_lost": 10,
+        "detect_s": 1.0, "decide_s": 2.0, "respawn_s": 3.0, "load_s": 4.0, "replay_s": 11.0,
+    }  # fmt: skip
+    assert {name: found[name] for name in wanted} == wanted
+
+
+def test_one_that_began_anew_has_lost_all_steps() -> None:
+    found = decide_comeback(DEAD, NEXT, seen(progress(51, 160.0, steps=52)))
+    assert found is not None
+    assert (found["steps_lost"], found["load_s"], found["replay_s"]) == (51, None, 56.5)
+
+
+@pytest.mark.parametrize(
+    "usage", [None, {}, {"progress": None}, progress(50, 130.0), progress(-1, 0.0, steps=0, restored=(60, 110.0, 1.0))]
+)
+def test_nothing_is_said_before_it_is_beyond(usage: Any) -> None:
+    assert decide_comeback(DEAD, NEXT, seen(usage)) is None
+
+
+@pytest.mark.parametrize("usage", [None, {}, {"progress": {"step": "7"}}])
+def test_nothing_is_said_where_the_dead_told_no_step(usage: Any) -> None:
+    assert decide_comeback(replace(DEAD, usage=usage), NEXT, seen(progress(60, 130.0))) is None
+
+
+@pytest.mark.parametrize(("nodes", "level"), [("ab", 2), ("ba", 2), ("ac", 3), ("a", 4), ("abc", 4)])
+def test_the_level_follows_from_the_nodes(nodes: str, level: int) -> None:
+    found = decide_comeback(DEAD, attempt(2, nodes, created_at=103.0), seen(progress(60, 130.0, steps=20)))
+    assert found is not None
+    assert found["level"] == level
+
+
+def test_it_is_recorded_once(stage: Stage) -> None:
+    stage.cluster.nodes = (Node(engine="fake", name="a", cpus=4, memory_bytes=10**9),)
+    run_id = stage.submit()
+    stage.pass_time()
+    stage.pass_time()
+    stage.engine.tell(f"{run_id}.1", progress(50, stage.clock.now(), steps=51))
+    stage.pass_time()
+    stage.pass_time()
+    stage.engine.finish(f"{run_id}.1", LOST)
+    stage.pass_time()
+    stage.pass_time(60)
+    stage.pass_time()
+    stage.engine.tell(f"{run_id}.2", progress(45, stage.clock.now(), steps=5, restored=(40, stage.clock.now(), 1.0)))
+    stage.pass_time()
+    assert "recovered" not in stage.kinds(run_id)
+    stage.engine.tell(f"{run_id}.2", progress(55, stage.clock.now(), steps=15, restored=(40, stage.clock.now(), 1.0)))
+    stage.pass_time()
+    for _ in range(3):
+        stage.pass_time(5)
+    [event] = [event for event in stage.service.events(run_id, after=0).events if event.kind == "recovered"]
+    assert event.attempt == 2
+    assert event.data["steps_lost"] == 10
+    assert event.message.startswith("recovered by attempt 2 on the same nodes in ")
+    assert "its supervisor died; 10 steps lost" in event.message

@@ -70,8 +70,9 @@ def describe_recovery(entry: Mapping[str, Any]) -> str:
 
 
 def _way(entry: Mapping[str, Any]) -> str:
-    nodes = {2: "the same nodes", 3: "other nodes"}.get(entry["level"], f"{entry.get('nodes')} nodes")
-    return "in place" if entry["level"] == 1 else f"by attempt {entry.get('attempt')} on {nodes}"
+    level = entry.get("level", 1)
+    nodes = {2: "the same nodes", 3: "other nodes"}.get(level, f"{entry.get('nodes')} nodes")
+    return "in place" if level == 1 else f"by attempt {entry.get('attempt')} on {nodes}"
 
 
 def _is_number(value: object) -> bool:

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.controller.stage import Stage
 from windlass.controller.comebacks import decide_comeback
 from windlass.core.exits import Exit, ExitReason
-from windlass.core.resources import Node, NodeShare, Placement
+from windlass.core.resources import NodeShare, Placement
 from windlass.engines.contract import Observation, Phase
 from windlass.runs.records import AttemptRecord
 from windlass.runs.types import AttemptState
@@ -84,7 +84,6 @@ def test_the_level_follows_from_the_nodes(nodes: str, level: int) -> None:
 
 
 def test_it_is_recorded_once(stage: Stage) -> None:
-    stage.cluster.nodes = (Node(engine="fake", name="a", cpus=4, memory_bytes=10**9),)
     run_id = stage.submit()
     stage.pass_time()
     stage.pass_time()

@@ -193,6 +193,27 @@ def test_a_run_that_cannot_fit_is_refused_with_what_there_is(api: Client, databa
     assert (node["name"], node["cpus_used"], node["runs"]) == ("n", 0, [])
 
 
+def test_a_node_is_set_aside_and_given_back(api: Client, database_url: str) -> None:
+    db = Database(database_url)
+    with db.write() as tx:
+        for engine in ("x", "y"):
+            commit_nodes(tx, engine, [Node(engine=engine, name="n", cpus=4, memory_bytes=10**9)], now=1.0)
+    db.close()
+    assert (
+        "several engines: x, y"
+        in error_of(api.post("/api/cluster/set-aside", json={"node": "n"}), 409, "ambiguous")["message"]
+    )
+    error_of(api.post("/api/cluster/set-aside", json={"node": "m", "engine": "x"}), 404, "not_found")
+    wanted = {"node": "n", "engine": "x", "for_s": 3600, "reason": "a new fan"}
+    done = api.post("/api/cluster/set-aside", json=wanted).json()
+    assert (done["reason"], done["until"] - done["since"], done["by_hand"]) == ("a new fan", 3600, True)
+    assert api.get("/api/cluster").json()["set_aside"] == [done]
+    back = api.post("/api/cluster/give-back", json={"node": "n", "engine": "x"}).json()
+    assert back == done
+    assert api.get("/api/cluster").json()["set_aside"] == []
+    error_of(api.post("/api/cluster/give-back", json={"node": "n", "engine": "x"}), 409, "conflict")
+
+
 def test_every_problem_of_a_spec_is_told(checking_api: Client) -> None:
     answer = checking_api.post("/api/runs", json={"spec": {"comand": "x", "resources": {"gpu": 1}}})
     body = error_of(answer, 422, "invalid_spec")

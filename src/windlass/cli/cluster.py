@@ -11,11 +11,12 @@ import typer
 from windlass.cli import options
 from windlass.cli.charts import bar
 from windlass.cli.connection import open_client
+from windlass.cli.nodes import describe
 from windlass.cli.terminal import next_steps, notice, paint_for, say, say_json
 from windlass.core.quantities import format_duration, format_size
 
 if TYPE_CHECKING:
-    from windlass.wire.cluster import EngineView, NodeView
+    from windlass.wire.cluster import AsideView, EngineView, NodeView
 
 _BAR = 16
 
@@ -31,8 +32,9 @@ def cluster(ctx: typer.Context, json: options.Json = False) -> None:
         return
     for engine in view.engines:
         _show_engine(engine)
+    asides = {(aside.engine, aside.node): aside for aside in view.set_aside}
     for node in view.nodes:
-        _show(node)
+        _show(node, asides.get((node.engine, node.name)))
     say(f"{view.running} running, {view.queued} queued")
     next_steps("windlass ps", "windlass why RUN")
 
@@ -45,9 +47,11 @@ def _show_engine(engine: EngineView) -> None:
         say(f"{paint(engine.name, 'bold')}  {paint(away, 'red')}")
 
 
-def _show(node: NodeView) -> None:
+def _show(node: NodeView, aside: AsideView | None) -> None:
     paint = paint_for(sys.stdout)
     say(f"{paint(node.name, 'bold')}  {paint(node.engine, 'dim')}")
+    if aside is not None:
+        say(f"  {paint(describe(aside, time.time()), 'yellow')}")
     rows = [("cpu", node.cpus_used, node.cpus, f"{node.cpus_used:g} of {node.cpus:g}")]
     if node.gpus:
         kind = f" {node.gpu_type}" if node.gpu_type else ""

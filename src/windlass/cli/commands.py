@@ -56,6 +56,7 @@ _SERVER = {
     "up": "server",
     "down": "server",
     "cluster": "cluster",
+    "nodes": "nodes",
     "engines": "engines",
     "doctor": "doctor",
     "server": "config",
@@ -63,7 +64,7 @@ _SERVER = {
     "restore": "backup",
     "version": "server",
 }
-_GROUPS = ("server", "checkpoints")  # commands with commands of their own
+_GROUPS = ("server", "checkpoints", "nodes")  # commands with commands of their own
 # Everything after the command's first word is the command's own: `windlass run train.py --lr 3`.
 _OPEN_ENDED = {"run": {"allow_interspersed_args": False}}
 

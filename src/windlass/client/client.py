@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from windlass.client.run import Run
     from windlass.client.submission import Secrets, Submission
     from windlass.wire.checks import CheckView
-    from windlass.wire.cluster import ClusterView, Health, Info
+    from windlass.wire.cluster import AsideView, ClusterView, Health, Info
     from windlass.wire.runs import RunSummary
     from windlass.wire.spec import RunSpec
 
@@ -169,6 +169,21 @@ class Client:
         from windlass.wire.cluster import ClusterView
 
         return ClusterView.model_validate(self.transport.get("/api/cluster"))
+
+    def set_aside(
+        self, node: str, *, engine: str | None = None, for_s: float | None = None, reason: str = ""
+    ) -> AsideView:
+        """Have nothing placed on a node any more, until it is given back if `for_s` is None."""
+        from windlass.wire.cluster import AsideView
+
+        wanted = {"node": node, "engine": engine, "for_s": for_s, "reason": reason}
+        return AsideView.model_validate(self.transport.post("/api/cluster/set-aside", wanted))
+
+    def give_back(self, node: str, *, engine: str | None = None) -> AsideView:
+        """Have a node used again; what it was set aside for."""
+        from windlass.wire.cluster import AsideView
+
+        return AsideView.model_validate(self.transport.post("/api/cluster/give-back", {"node": node, "engine": engine}))
 
     def info(self) -> Info:
         from windlass.wire.cluster import Info

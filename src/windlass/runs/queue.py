@@ -21,8 +21,8 @@ from windlass.scheduling.engines import load_engines
 from windlass.scheduling.explain import explain_waiting
 from windlass.scheduling.nodes import load_nodes, load_seen_at
 from windlass.scheduling.place import free_nodes
-from windlass.scheduling.types import ClusterSnapshot, WaitingRun
-from windlass.wire.cluster import ClusterView, EngineView, NodeRun, NodeView
+from windlass.scheduling.types import Aside, ClusterSnapshot, NodeKey, WaitingRun
+from windlass.wire.cluster import AsideView, ClusterView, EngineView, NodeRun, NodeView
 from windlass.wire.runs import Why
 
 
@@ -111,7 +111,20 @@ def _growing(run: RunRecord, attempt: AttemptRecord) -> list[str]:
     ]
 
 
-def view_cluster(tx: Connection) -> ClusterView:
+def view_aside(node: NodeKey, aside: Aside) -> AsideView:
+    return AsideView(
+        engine=node[0],
+        node=node[1],
+        reason=aside.reason,
+        since=aside.since,
+        until=aside.until,
+        times=aside.times,
+        by_hand=aside.by_hand,
+        run_id=aside.run_id,
+    )
+
+
+def view_cluster(tx: Connection, *, now: float) -> ClusterView:
     known = load_engines(tx)
     snapshot = ClusterSnapshot(nodes=load_nodes(tx), held=store.load_held(tx), waiting=())
     counts = store.count_by_state(tx, [*store.LIVE, *store.WAITING])
@@ -138,6 +151,7 @@ def view_cluster(tx: Connection) -> ClusterView:
     sizes = Counter(view.engine for view in views)
     return ClusterView(
         nodes=views,
+        set_aside=[view_aside(node, aside) for node, aside in sorted(load_aside(tx, now=now).items(), key=_by_node)],
         engines=[
             EngineView(
                 name=name,
@@ -152,6 +166,10 @@ def view_cluster(tx: Connection) -> ClusterView:
         queued=sum(counts.get(state, 0) for state in store.WAITING),
         running=sum(counts.get(state, 0) for state in store.LIVE),
     )
+
+
+def _by_node(item: tuple[NodeKey, Aside]) -> NodeKey:
+    return item[0]
 
 
 def _holders(snapshot: ClusterSnapshot, names: Mapping[str, str]) -> dict[tuple[str, str], list[NodeRun]]:

@@ -20,20 +20,21 @@ from windlass.core.names import nearest, unknown
 from windlass.db.database import Database
 from windlass.runs import store, views
 from windlass.runs.logs import LogQuery, load_log_dirs, read_logs
-from windlass.runs.queue import explain_run, view_cluster
+from windlass.runs.queue import explain_run, view_aside, view_cluster
 from windlass.runs.records import AttemptRecord, RunHead, RunRecord, exit_to_json
 from windlass.runs.sealing import Seal
 from windlass.runs.submission import changed_spec, check_engines, check_secrets, new_run, request_digest
 from windlass.runs.types import EventKind, RunState
 from windlass.scheduling.access import EngineAccess
+from windlass.scheduling.aside import commit_aside, commit_back, find_node, load_last_aside
 from windlass.scheduling.engines import load_engines
 from windlass.scheduling.nodes import load_kinds
-from windlass.scheduling.types import NodeKind
+from windlass.scheduling.types import Aside, NodeKind
 from windlass.tenancy.prices import PriceBook
 from windlass.tracking.store import ingest, load_position, load_progress, load_series, load_summaries, lock
 from windlass.tracking.storedlogs import StoredLogs
 from windlass.wire import runs as wire
-from windlass.wire.cluster import ClusterView
+from windlass.wire.cluster import AsideRequest, AsideView, ClusterView, NodeRef
 from windlass.wire.spec import RunSpec, parse_spec
 
 _TRIES = 20  # of a write that somebody else's write got in front of
@@ -214,7 +215,28 @@ class RunService:
 
     def cluster(self) -> ClusterView:
         with self._db.read() as tx:
-            return view_cluster(tx)
+            return view_cluster(tx, now=self._clock.now())
+
+    def set_aside(self, request: AsideRequest) -> AsideView:
+        """Place nothing there any more, whatever was before."""
+        now = self._clock.now()
+        until = None if request.for_s is None else now + request.for_s
+        aside = Aside(reason=request.reason or "by hand", since=now, until=until, by_hand=True)
+        with self._db.write() as tx:
+            node = find_node(tx, request.node, request.engine)
+            commit_aside(tx, node, aside)
+        return view_aside(node, aside)
+
+    def give_back(self, request: NodeRef) -> AsideView:
+        """What it was set aside for. One that is not is a conflict."""
+        with self._db.write() as tx:
+            node = find_node(tx, request.node, request.engine)
+            aside = load_last_aside(tx, node)
+            if aside is None or not aside.holds(self._clock.now()):
+                raise Conflict(f"node {node[1]} of engine {node[0]} is not set aside", hint="there is nothing to do")
+            commit_back(tx, node)
+        self._nudge()
+        return view_aside(node, aside)
 
     def logs(self, ref: str, wanted: LogQuery, *, after: str | None, limit: int) -> wire.LogPage:
         with self._db.read() as tx:

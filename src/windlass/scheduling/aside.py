@@ -25,7 +25,10 @@ from sqlalchemy import (
     select,
 )
 
+from windlass.core.errors import Ambiguous, NotFound
+from windlass.core.names import nearest
 from windlass.db.metadata import Seconds, metadata
+from windlass.scheduling.nodes import load_nodes
 from windlass.scheduling.types import Aside, NodeKey
 
 FIRST_S = 30 * 60.0
@@ -84,6 +87,21 @@ def commit_aside(tx: Connection, node: NodeKey, aside: Aside) -> None:
 
 def commit_back(tx: Connection, node: NodeKey) -> None:
     tx.execute(delete(set_aside).where(_is(node)))
+
+
+def find_node(tx: Connection, name: str, engine: str | None) -> NodeKey:
+    """The node that is meant, among those that engines have and those that are set aside."""
+    there = {(node.engine, node.name) for node in load_nodes(tx)}
+    there |= {(row.engine, row.node) for row in tx.execute(select(set_aside.c.engine, set_aside.c.node))}
+    meant = sorted(key for key in there if key[1] == name and engine in (None, key[0]))
+    if len(meant) > 1:
+        raise Ambiguous(f"node '{name}' is on several engines: {', '.join(key[0] for key in meant)}; name one of them")
+    if not meant:
+        guess = nearest(name, {key[1] for key in there})
+        where = f" on engine '{engine}'" if engine else ""
+        hint = f"did you mean {guess!r}?" if guess else "`windlass nodes ls` lists them"
+        raise NotFound(f"there is no node '{name}'{where}", hint=hint)
+    return meant[0]
 
 
 def _is(node: NodeKey) -> ColumnElement[bool]:

@@ -60,9 +60,31 @@ class EngineView(Wire):
     seen_at: float | None
 
 
+class AsideView(Wire):
+    engine: str
+    node: str
+    reason: str
+    since: float
+    until: float | None = Field(description="null: until somebody gives it back")
+    times: int = Field(description="how often in a row it has failed")
+    by_hand: bool
+    run_id: str | None = Field(description="whose failure it was")
+
+
+class NodeRef(Wire):
+    node: str = Field(min_length=1, max_length=200, pattern=r"^[^\x00]*$")
+    engine: str | None = Field(None, max_length=32, pattern=r"^[^\x00]*$", description="needed if several have one")
+
+
+class AsideRequest(NodeRef):
+    for_s: float | None = Field(None, gt=0, le=10 * 366 * 86_400, description="null: until somebody gives it back")
+    reason: str = Field("", max_length=1_000, pattern=r"^[^\x00]*$")
+
+
 class ClusterView(Wire):
     engines: list[EngineView] = Field(default_factory=list)
     nodes: list[NodeView]
+    set_aside: list[AsideView] = Field(default_factory=list, description="nodes that nothing is placed on")
     queued: int
     running: int
 

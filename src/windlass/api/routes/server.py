@@ -9,7 +9,7 @@ from fastapi import APIRouter
 import windlass
 from windlass.api.context import Context
 from windlass.wire.checks import CheckView
-from windlass.wire.cluster import ClusterView, Health, Info
+from windlass.wire.cluster import AsideRequest, AsideView, ClusterView, Health, Info, NodeRef
 
 open_router = APIRouter(tags=["server"])
 router = APIRouter(prefix="/api", tags=["server"])
@@ -43,3 +43,15 @@ def doctor(services: Context) -> list[CheckView]:
 @router.get("/cluster")
 def cluster(services: Context) -> ClusterView:
     return services.runs.cluster()
+
+
+@router.post("/cluster/set-aside")
+def set_aside(request: AsideRequest, services: Context) -> AsideView:
+    """Place nothing on a node any more; what runs there goes on."""
+    return services.runs.set_aside(request)
+
+
+@router.post("/cluster/give-back")
+def give_back(request: NodeRef, services: Context) -> AsideView:
+    """Use a node again that was set aside, by hand or because it failed. The answer says why it was."""
+    return services.runs.give_back(request)

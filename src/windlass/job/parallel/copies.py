@@ -78,6 +78,7 @@ class Replicas:
             gradient_as_bucket_view=True,  # one gradient in memory instead of two
             bucket_cap_mb=_ONE_BUCKET_MB if plan.compress is Compression.POWERSGD and device.type == "cpu" else None,
         )
+        _settle_buckets(self._ddp)
         if plan.compress is not None:
             apply_compression(self._ddp, plan.compress, group)
 
@@ -86,6 +87,17 @@ class Replicas:
 
     def microbatch(self, *, last: bool) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext() if last else self._ddp.no_sync()
+
+
+def _settle_buckets(ddp: DistributedDataParallel) -> None:
+    """Let DDP arrange its buckets once, before the first step. Left alone it does so after it, and sums rounded in
+    another order would tell a run that went on from a checkpoint from one that never stopped."""
+    ddp.reducer.prepare_for_forward()
+    nothing = torch.stack([parameter.sum() for parameter in ddp.parameters() if parameter.requires_grad]).sum() * 0.0
+    ddp.reducer.prepare_for_backward([nothing])
+    nothing.backward()
+    ddp.reducer._rebuild_buckets()
+    ddp.zero_grad(set_to_none=True)
 
 
 class Shards:

@@ -1,0 +1,176 @@
+"""Four ranks on two nodes; a rank is killed, then a node: the run goes on by itself on every engine, and ends with the
+very loss of one that nothing happened to. An elastic one goes on with the node that is left, and grows back.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from tests.e2e.sites import ENGINES, Installation, LocalSite, Site, opened_site
+from tests.integration.away import await_that
+from windlass.client import Client, Run
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(400)]
+
+PATIENCE_S = 150.0
+STEPS = 60
+# Waits at its gates until it is let on, so that whoever disturbs it has the time. Every rank says what it does.
+TRAINING = f"""
+import os, time, torch
+from torch.utils.data import DataLoader, TensorDataset
+from windlass import job
+
+FOLDER = os.environ["TOLD"]
+
+def wait_at(gate):
+    while not os.path.exists(f"{{FOLDER}}/open-{{gate}}"):
+        time.sleep(0.02)
+
+job.init()
+torch.manual_seed(0)
+draw = torch.Generator().manual_seed(1)
+inputs = torch.randn(480, 8, generator=draw)
+data = TensorDataset(inputs, inputs.square().sum(1, keepdim=True))
+parallel = job.parallelize(
+    torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)), loss=torch.nn.MSELoss()
+)
+optimizer = job.optimizer(parallel, torch.optim.AdamW, lr=1e-2)
+order = job.order(len(data), 24, parallel=parallel)
+batches = job.loader(DataLoader(data, batch_sampler=order))
+with (
+    job.checkpoints(model=parallel, optimizer=optimizer, loader=batches, every=5) as ckpt,
+    open(f"{{FOLDER}}/{{job.attempt}}-{{job.rank}}-{{os.getpid()}}", "w", buffering=1) as told,
+):
+    print("from", ckpt.first_step, file=told)
+    for step, (x, y) in zip(ckpt.steps({STEPS}), batches):
+        for gate in (20, 40):
+            if step == gate:
+                wait_at(gate)
+        loss = parallel.step(x, y, share=order.share)
+        optimizer.step()
+        optimizer.zero_grad()
+        print(step, file=told)
+        job.log(step + 1, loss=loss)
+    if job.is_main:
+        print("final loss", loss.item().hex())
+"""
+
+
+@pytest.fixture(params=ENGINES)
+def site(request: pytest.FixtureRequest) -> Iterator[Site]:
+    with opened_site(request.param, request) as site:
+        yield site
+
+
+@pytest.fixture
+def installation(site: Site, tmp_path: Path) -> Iterator[Installation]:
+    installation = Installation(tmp_path, site)
+    yield installation
+    installation.close()
+
+
+@pytest.fixture(scope="session")
+def undisturbed_loss(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    installation = Installation(folder, LocalSite())
+    try:
+        with installation.client() as client:
+            training = Training(client, folder)
+            training.open(20)
+            training.open(40)
+            return training.final_loss()
+    finally:
+        installation.close()
+
+
+class Training:
+    """The run, and what its ranks have written down."""
+
+    def __init__(self, client: Client, folder: Path, **keys: Any) -> None:
+        self._told, code = folder / "told", folder / "code"
+        for made in (self._told, code, folder / "saves"):
+            made.mkdir()
+        (code / "train.py").write_text(TRAINING)
+        self.run: Run = client.submit(
+            name="steady",
+            script="train.py",
+            code=code,
+            nproc=2,
+            resources={"nodes": 2, "cpus": 1},
+            checkpoint={"folder": str(folder / "saves")},
+            seed=1,
+            retry={"max": 5, "backoff": 0.1},
+            grace="1m",
+            # Nodes set up like this machine: the same interpreter, wherever they look for it.
+            env={"TOLD": str(self._told), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+            **keys,
+        )
+
+    def open(self, gate: int) -> None:
+        (self._told / f"open-{gate}").touch()
+
+    def ranks_at(self, step: int, *, world_size: int) -> dict[int, int]:
+        """The pids of the newest processes, once all of them have done this step."""
+        done: dict[int, int] = {}
+
+        def all_there() -> bool:
+            done.clear()
+            for path in self._told.glob("*-*-*"):
+                _, rank, pid = map(int, path.name.split("-"))
+                if f"{step}\n" in path.read_text().splitlines(keepends=True) and os.path.exists(f"/proc/{pid}"):
+                    done[rank] = pid
+            assert self.run.refresh().state not in ("failed", "succeeded"), self._history()
+            return len(done) == world_size
+
+        self._await(all_there)
+        return dict(done)
+
+    def starts(self, attempt: int) -> set[int]:
+        """The steps that processes of the attempt went on from."""
+        return {int(path.read_text().split()[1]) for path in self._told.glob(f"{attempt}-*-*") if path.read_text()}
+
+    def final_loss(self) -> str:
+        self.run.wait(timeout=PATIENCE_S)
+        assert self.run.state == "succeeded", self._history()
+        return next(line.text for line in self.run.logs() if line.text.startswith("final loss"))
+
+    def await_nodes(self, count: int) -> None:
+        """Until its newest attempt has so many."""
+        self._await(lambda: len(attempts := self.run.attempts()) > 1 and len(attempts[-1].nodes) == count)
+
+    def _await(self, condition: Callable[[], bool]) -> None:
+        await_that(condition, self._history, timeout_s=PATIENCE_S)
+
+    def _history(self) -> str:
+        events = [f"{event.at:.1f} {event.kind}: {event.message}" for event in self.run.events()]
+        return "\n".join([*events, *(f"{line.rank}: {line.text}" for line in list(self.run.logs())[-60:])])
+
+
+def test_a_rank_and_then_a_node_are_killed(
+    installation: Installation, site: Site, tmp_path: Path, undisturbed_loss: str
+) -> None:
+    with installation.client() as client:
+        training = Training(client, tmp_path)
+        ranks = training.ranks_at(19, world_size=4)
+        os.kill(ranks[3], signal.SIGKILL)
+        training.open(20)
+        replaced = training.ranks_at(39, world_size=4)
+        assert set(ranks.values()).isdisjoint(replaced.values())
+        assert len(training.run.attempts()) == 1  # in place
+        recovered = [event for event in training.run.events() if event.kind == "recovered"]
+        assert [event.data["level"] for event in recovered] == [1]
+
+        site.kill_node(training.run.attempts()[0])
+        training.open(40)
+        assert training.final_loss() == undisturbed_loss
+        assert len(training.run.attempts()) == 2
+        assert min(training.starts(2)) > 20  # not from the beginning

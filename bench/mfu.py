@@ -1,10 +1,10 @@
 """On a machine with a GPU: how many tokens a second does the recipe `gpt` train on, against the loop that most people
 write (torch.compile, autocast to bf16, fused AdamW, SDPA), and do both learn the same?
 
-Both arms begin with the same weights and read the same batches; they take turns, so that what slows the GPU for a while
-slows both. Without a GPU (`--size tiny`) it only shows that it runs. Prints JSON last.
+All arms begin with the same weights and read the same batches; they take turns, so that what slows the GPU for a while
+slows all. Without a GPU (`--size tiny`) it only shows that it runs. Prints JSON last.
 
-    PYTHONPATH=src python -m bench.mfu --curves curves.json
+    PYTHONPATH=src python -m bench.mfu --curves curves.json --arm recipe --arm fp8
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -39,6 +40,7 @@ SETTINGS = {
     "350m": Settings(size="350m", batch=32, lr=3e-4, warmup=20),
     "1300m": Settings(size="1300m", batch=32, lr=2e-4, warmup=20),
 }
+TARGETS = {"recipe": 0.005, "fp8": 0.02}  # how far a loss may be from the plain one, as a share
 SHOWN = 8  # points of a loss curve in the table
 
 
@@ -63,24 +65,20 @@ class Arm:
         return (time.perf_counter() - began) / steps
 
 
-def plain_arm(model: GPT, settings: Settings, device: torch.device, *, compiled: bool) -> Step:
-    """The loop that is compared with. Its weights are copies of `model`'s."""
-    config = model.config
-    plain = PlainGPT(
-        layers=config.layers,
-        heads=config.heads,
-        width=config.width,
-        vocabulary=config.vocabulary,
-        context=config.context,
-    ).to(device)
-    plain.load_state_dict(model.state_dict())
+def plain_arm(settings: Settings, device: torch.device) -> Step:
+    """The loop that is compared with, with the first weights that the recipe has."""
+    config = config_of(settings)
+    names = ("layers", "heads", "width", "vocabulary", "context")
+    plain = PlainGPT(**{name: getattr(config, name) for name in names}).to(device)
+    torch.manual_seed(settings.seed)
+    plain.load_state_dict(GPT(config).state_dict())
     parameters = list(plain.parameters())
     groups = [
         {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": settings.weight_decay},
         {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
     ]
     optimizer = torch.optim.AdamW(groups, lr=settings.lr, betas=(0.9, 0.95), fused=True)
-    forward = torch.compile(plain) if compiled else plain
+    forward = torch.compile(plain) if device.type == "cuda" else plain
     lr_of, done = schedule_of(settings), 0
 
     def step(inputs: Tensor, targets: Tensor) -> Tensor:
@@ -99,21 +97,12 @@ def plain_arm(model: GPT, settings: Settings, device: torch.device, *, compiled:
     return step
 
 
-def measure(size: str, settings: Settings, rounds: int) -> dict[str, Arm]:
-    device = init().device
-    on_gpu = device.type == "cuda"
-    config = config_of(settings)
-    # Both arms see as many tokens as there are, and no more: nothing is learned by heart.
-    count = (WARM_UP + (rounds + 1) * STEPS[size]) * settings.batch * (config.context + 1)
-    stream = TokenStream([made_up_tokens(count, config.vocabulary, settings.seed)], config.context + 1)
-    parallel = parallel_of(settings, Plan(precision=Precision.BF16, compile=on_gpu))
-    model = parallel.parts[0]
-    assert isinstance(model, GPT)
-    plain = plain_arm(model, settings, device, compiled=on_gpu)
+def recipe_arm(settings: Settings, device: torch.device, precision: Precision) -> Step:
+    parallel = parallel_of(settings, Plan(precision=precision, compile=device.type == "cuda"))
     optimizer = optimizer_of(parallel, settings)
     lr_of, done = schedule_of(settings), 0
 
-    def recipe(inputs: Tensor, targets: Tensor) -> Tensor:
+    def step(inputs: Tensor, targets: Tensor) -> Tensor:
         nonlocal done
         for group in optimizer.param_groups:
             group["lr"] = lr_of(done)
@@ -123,11 +112,30 @@ def measure(size: str, settings: Settings, rounds: int) -> dict[str, Arm]:
         optimizer.zero_grad()
         return loss
 
+    return step
+
+
+ARMS: dict[str, Callable[[Settings, torch.device], Step]] = {
+    "plain": plain_arm,
+    "recipe": partial(recipe_arm, precision=Precision.BF16),
+    "fp8": partial(recipe_arm, precision=Precision.FP8),
+    "plain again": plain_arm,  # how far the loop is from itself
+}
+
+
+def measure(size: str, settings: Settings, rounds: int, names: list[str]) -> dict[str, Arm]:
+    device = init().device
+    on_gpu = device.type == "cuda"
+    config = config_of(settings)
+    # All arms see as many tokens as there are, and no more: nothing is learned by heart.
+    count = (WARM_UP + (rounds + 1) * STEPS[size]) * settings.batch * (config.context + 1)
+    stream = TokenStream([made_up_tokens(count, config.vocabulary, settings.seed)], config.context + 1)
+
     def batches() -> Iterator[tuple[Tensor, Tensor]]:
         for pair in stream.batches(batch=settings.batch, part=slice(None), seed=settings.seed):
             yield pair[0].to(device), pair[1].to(device)
 
-    arms = {"plain": Arm(step=plain, batches=batches()), "recipe": Arm(step=recipe, batches=batches())}
+    arms = {name: Arm(step=ARMS[name](settings, device), batches=batches()) for name in names}
     for name, arm in arms.items():
         began = time.perf_counter()
         if on_gpu:
@@ -144,11 +152,11 @@ def measure(size: str, settings: Settings, rounds: int) -> dict[str, Arm]:
     return arms
 
 
-def gap(arms: dict[str, Arm]) -> float:
-    """How far the means of the last quarter of both loss curves are apart, as a share."""
+def gap(arms: dict[str, Arm], name: str) -> float:
+    """How far the mean of the last quarter of this loss curve is from the plain one's, as a share."""
     last = len(arms["plain"].losses) // 4
-    plain, recipe = (torch.stack(arms[name].losses[-last:]).float().mean().item() for name in ("plain", "recipe"))
-    return abs(recipe - plain) / plain
+    plain, other = (torch.stack(arms[which].losses[-last:]).float().mean().item() for which in ("plain", name))
+    return abs(other - plain) / plain
 
 
 def add_to(report: Report, size: str, settings: Settings, arms: dict[str, Arm], rows: list[list[object]]) -> None:
@@ -162,11 +170,12 @@ def add_to(report: Report, size: str, settings: Settings, arms: dict[str, Arm], 
         used = f"{100 * speed * flops / peak:.1f}%" if peak else ""
         spread = max(arm.seconds) / min(arm.seconds) - 1
         rows.append([size, name, speed, used, f"{100 * spread:.1f}%", f"{arm.peak_bytes / 1e9:.0f}"])
-    ratio = statistics.median(
-        plain / recipe for plain, recipe in zip(arms["plain"].seconds, arms["recipe"].seconds, strict=True)
-    )
-    report.figures[f"tokens_ratio_{size}"] = Figure(value=ratio, target=1.10, better="higher")
-    report.figures[f"loss_gap_{size}"] = Figure(value=gap(arms), target=0.005, better="lower")
+    for name in (name for name in arms if name in TARGETS):
+        pairs = zip(arms["plain"].seconds, arms[name].seconds, strict=True)
+        ratio = statistics.median(plain / other for plain, other in pairs)
+        what = size if name == "recipe" else f"{size}_{name}"
+        report.figures[f"tokens_ratio_{what}"] = Figure(value=ratio, target=1.10, better="higher")
+        report.figures[f"loss_gap_{what}"] = Figure(value=gap(arms, name), target=TARGETS[name], better="lower")
     count = len(arms["plain"].losses)
     points = [1 + (count - 1) * number // (SHOWN - 1) for number in range(SHOWN)]
     report.tables.append(
@@ -187,11 +196,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
     parser.add_argument("--size", action="append", choices=list(STEPS), help="default: all but tiny")
-    parser.add_argument("--batch", type=int, help="sequences a step, in both arms; default: 32")
-    parser.add_argument("--curves", type=Path, help="write all losses of both arms to this file, as JSON")
+    parser.add_argument("--batch", type=int, help="sequences a step, in all arms; default: 32")
+    parser.add_argument("--arm", action="append", choices=list(ARMS), help="beside plain; default: recipe")
+    parser.add_argument("--curves", type=Path, help="write all losses to this file, as JSON")
     given = parser.parse_args(arguments)
     torch.set_float32_matmul_precision("high")
     report, rows, curves = Report(bench="mfu"), [], {}
+    names = list(dict.fromkeys(["plain", *(given.arm or ["recipe"])]))
     speeds = Table(
         title="Tokens a second, share of the GPU's 989 TFLOP/s in bf16, slowest round over fastest, memory",
         header=("size", "arm", "tokens/s", "MFU", "spread", "GB"),
@@ -200,7 +211,7 @@ def main(arguments: list[str] | None = None) -> None:
     report.tables.append(speeds)
     for size in given.size or [size for size in STEPS if size != "tiny"]:
         settings = replace(SETTINGS[size], batch=given.batch or SETTINGS[size].batch)
-        arms = measure(size, settings, rounds=3 if given.quick else ROUNDS)
+        arms = measure(size, settings, rounds=3 if given.quick else ROUNDS, names=names)
         add_to(report, size, settings, arms, rows)
         curves[size] = {name: [round(float(loss), 5) for loss in arm.losses] for name, arm in arms.items()}
         if given.curves:
@@ -211,7 +222,7 @@ def main(arguments: list[str] | None = None) -> None:
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
     report.notes.append(
-        f"Sequences of 1,024 tokens, {given.batch or 32} a step in both arms, 50,304 words, tied head, gradients "
+        f"Sequences of 1,024 tokens, {given.batch or 32} a step in all arms, 50,304 words, tied head, gradients "
         "clipped at 1. Medians of rounds that alternate. MFU counts 6 operations per parameter and token and 12 per "
         "layer, width and position."
     )

@@ -6,8 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from windlass.agent import patterns, remedy
+from windlass.agent.recovery import Past, Policy, decide_in_place
+from windlass.agent.verdict import Verdict
 from windlass.core.exits import Exit, ExitReason
-from windlass.runs.retry import LONGEST_BACKOFF_S, GiveUp, Retry, RetryPolicy, decide_retry
+from windlass.runs.retry import LONGEST_BACKOFF_S, GiveUp, Retry, RetryPolicy, decide_blame, decide_retry
 
 PATIENT = RetryPolicy(max=10, errors_too=True)
 LOST = Exit(reason=ExitReason.LOST)
@@ -92,3 +95,82 @@ def test_a_very_long_history_does_not_overflow(length: int) -> None:
     decision = decide_retry([LOST] * (length + 1), RetryPolicy(max=1_000), jitter=0)
     assert isinstance(decision, Retry)
     assert decision.after_s <= LONGEST_BACKOFF_S
+
+
+def troubled(trouble: str | None, *, node: str | None = "n", reason: ExitReason = ExitReason.EXIT_CODE) -> Exit:
+    return Exit(reason=reason, exit_code=1, trouble=trouble, node=node)
+
+
+@pytest.mark.parametrize(
+    ("trouble", "retried"),
+    [
+        (patterns.DEVICE_BROKEN, True),
+        (patterns.DEVICE_ERROR, True),
+        (patterns.NETWORK, True),
+        (patterns.DISK_FULL, True),
+        (patterns.NAN, False),
+        ("of a newer version", False),
+    ],
+)
+def test_what_kind_of_trouble_it_was_says_more_than_the_exit_code(trouble: str, retried: bool) -> None:
+    assert isinstance(decide_retry([troubled(trouble)], RetryPolicy(), jitter=0), Retry) is retried
+
+
+def test_a_device_error_is_tried_once_more() -> None:
+    error = troubled(patterns.DEVICE_ERROR)
+    again = decide_retry([error, LOST, error], PATIENT, jitter=0)
+    assert isinstance(again, GiveUp)
+    assert "CUDA_LAUNCH_BLOCKING" in again.why
+
+
+def test_a_full_disk_is_named_when_it_is_given_up() -> None:
+    given_up = decide_retry([troubled(patterns.DISK_FULL)] * 4, RetryPolicy(), jitter=0)
+    assert isinstance(given_up, GiveUp)
+    assert "make room" in given_up.why
+
+
+HANG, LOST_ON_N = Exit(reason=ExitReason.HANG, node="n"), Exit(reason=ExitReason.LOST, node="n")
+PREEMPTED = Exit(reason=ExitReason.PREEMPTED, node="n")
+
+
+@pytest.mark.parametrize(
+    ("exits", "blamed"),
+    [
+        ([troubled(patterns.DEVICE_BROKEN)], "n"),
+        ([troubled(patterns.DEVICE_BROKEN, node=None)], None),
+        ([troubled(remedy.NODE, reason=ExitReason.LOST)], "n"),
+        ([troubled(None)], None),
+        ([troubled(patterns.NETWORK)], None),
+        ([LOST_ON_N], None),
+        ([LOST_ON_N, HANG], "n"),
+        ([LOST_ON_N, PREEMPTED, LOST_ON_N], "n"),
+        ([LOST_ON_N, Exit(reason=ExitReason.LOST, node="m")], None),
+        ([LOST_ON_N, troubled(None), LOST_ON_N], None),
+        ([PREEMPTED, PREEMPTED], None),
+    ],
+)
+def test_which_node_is_to_blame(exits: list[Exit], blamed: str | None) -> None:
+    assert decide_blame(exits) == blamed
+
+
+@given(st.lists(exits, min_size=1, max_size=5))
+def test_only_a_node_that_is_known_is_blamed(history: list[Exit]) -> None:
+    assert decide_blame(history) is None
+
+
+def test_supervisors_and_controller_go_by_one_table() -> None:
+    """What is worth starting again in place is worth another attempt, under the same policy."""
+    ends = [
+        (reason, number, trouble) for reason in ExitReason for number in (None, 6, 9, 11, 15) for trouble in TROUBLES
+    ]
+    for reason, number, trouble in ends:
+        for errors_too in (False, True):
+            verdict = Verdict(reason.value, "", signal_number=number, trouble=trouble)
+            past = Past(step=3)
+            in_place = decide_in_place(verdict, Policy(3, errors_too), past) is None
+            exit = Exit(reason=reason, signal=number, trouble=trouble)
+            again = decide_retry([exit], RetryPolicy(max=3, errors_too=errors_too), jitter=0)
+            assert not in_place or isinstance(again, Retry), (reason, number, trouble)
+
+
+TROUBLES = (None, remedy.NODE, *sorted({pattern.trouble for pattern in patterns.TABLE}))

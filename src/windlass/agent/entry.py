@@ -69,6 +69,7 @@ def _warm(options: argparse.Namespace) -> Step | None:
         path=options.socket,
         interpreter=options.interpreter,
         preimport=[name for name in options.preimport.split(",") if name],
+        later=[name for name in options.later.split(",") if name],
         idle_s=options.idle_s,
     )
     return launcher.serve
@@ -97,6 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     warm.add_argument("--socket", required=True, help="its path; the launcher ends when the file is gone")
     warm.add_argument("--interpreter", default="", help="whose scripts may run in place; none: all are executed")
     warm.add_argument("--preimport", default="", help="modules to load, separated by commas")
+    warm.add_argument("--later", default="", help="more of them, once nobody has come for a while")
     warm.add_argument("--idle-s", type=float, default=1800.0)
     warm.set_defaults(begin=_warm)
     away = commands.add_parser("relay", help="run a node that reaches its server over HTTP; told by the environment")

@@ -34,12 +34,16 @@ OLDEST_PYTHON = (3, 9)
 
 
 class Launcher:
-    def __init__(self, *, fd: int, path: str, interpreter: str, preimport: Sequence[str], idle_s: float) -> None:
+    def __init__(
+        self, *, fd: int, path: str, interpreter: str, preimport: Sequence[str], later: Sequence[str], idle_s: float
+    ) -> None:
         self._listener = socket.socket(fileno=fd)
         self._path = path
         self._file_id = _file_id(path)
         self._interpreter = interpreter
         self._preimport = tuple(preimport)
+        self._later = list(later)
+        self._spared: list[str] = []
         self._idle_s = idle_s
         self._mark_address = kernel.find_mark_address()
         self._warm: WarmState | None = None
@@ -57,6 +61,8 @@ class Launcher:
         last_request_at = time.monotonic()
         while self._is_wanted() and time.monotonic() - last_request_at < self._idle_s:
             if not select.select([self._listener], [], [], _LOOK_AROUND_S)[0]:
+                if self._later:
+                    self._load([self._later.pop(0)])  # one at a time: somebody may come
                 continue
             last_request_at = time.monotonic()
             step = self._accept()
@@ -78,21 +84,23 @@ class Launcher:
     def _import(self) -> None:
         """Whatever of the wanted modules there is. One that fails to import is the script's affair, later."""
         self._times = folder_times(sys.path)
+        atexit.register(_spare, self._spared)
+        self._load(self._preimport)
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # supervisors are reaped by the kernel
+
+    def _load(self, names: Sequence[str]) -> None:
         before = set(sys.modules)
-        spared: list[str] = []
-        atexit.register(_spare, spared)
-        for name in self._preimport:
+        for name in names:
             try:
                 if importlib.util.find_spec(name) is not None:
                     importlib.import_module(name)
             except Exception:
                 traceback.print_exc()
-        for name in self._preimport:
+        for name in names:
             origin = getattr(sys.modules.get(name), "__file__", None)
             if origin:
                 self._times.update(folder_times([os.path.dirname(origin)]))
-        spared.extend(set(sys.modules) - before)
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # supervisors are reaped by the kernel
+        self._spared.extend(set(sys.modules) - before)
         gc.collect()
         gc.freeze()  # so that collections in the forks do not copy what is shared
         if self._interpreter:

@@ -31,6 +31,13 @@ from windlass.engines.local.sockets import socket_dir
 from windlass.engines.local.source import Need, decide_need, read_entry
 
 PREIMPORT = ("numpy", "torch")
+# What `windlass.job` needs of torch besides, to save and to spread a model. With torch loaded already it takes as long
+# again, in every rank; one that starts again in place should not wait for it.
+_WITH_TORCH = (
+    "torch.distributed.checkpoint",
+    "torch.distributed.checkpoint.state_dict",
+    "torch.distributed.pipelining",
+)
 _AGENT = Path(kernel.__file__).with_name("__main__.py")
 _MOST_WARM = 4
 _MOST_FAILURES = 3
@@ -181,7 +188,8 @@ class WarmPool:
             listener.listen(_BACKLOG)
             fd = listener.fileno()
             options = ["--fd", str(fd), "--socket", str(path), "--interpreter", interpreter]
-            options += ["--preimport", ",".join(preimport), "--idle-s", str(self._idle_s)]
+            later = _WITH_TORCH if "torch" in preimport else ()
+            options += ["--preimport", ",".join(preimport), "--later", ",".join(later), "--idle-s", str(self._idle_s)]
             process = subprocess.Popen(
                 [*command, str(_AGENT), "warm", *options],
                 env=dict(env),

@@ -452,7 +452,8 @@ class Watch:
 
     def _outcome(self) -> dict[str, Any]:
         assert self._sampler is not None
-        if self._usage:
+        if self._usage or comeback.newest_step(self._node_dir) >= 0:
+            self._usage = self._usage or self._sampler.sample({})
             self._write_usage()  # with the last step that was told
         return conclusion.conclude(
             self._verdict or Verdict("completed", ""),

@@ -6,6 +6,7 @@ job.Trainer(steps=1000, schedule=lambda step: min(1.0, (step + 1) / 100)).fit(
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,10 +17,12 @@ from torch import Tensor, nn
 
 from windlass.core.plan import Plan
 from windlass.job.accounting.meter import Steps, steps
+from windlass.job.checkpoint.checkpoints import Checkpoints
+from windlass.job.checkpoint.checkpoints import checkpoints as keep_checkpoints
 from windlass.job.parallel.optimizer import Optimizer
 from windlass.job.parallel.optimizer import optimizer as make_optimizer
 from windlass.job.parallel.parallelize import Parallel, cross_entropy, parallelize
-from windlass.job.prefetch import loader, order_of
+from windlass.job.prefetch import Loader, PositionedLoader, loader, order_of
 from windlass.job.session import session
 
 # (inputs, targets) of this process; or what makes them once it is known which part of the batch this process reads
@@ -41,14 +44,18 @@ class Fit:
     evaluation: dict[str, float] = field(default_factory=dict)  # what the last evaluation found
     meter: Steps | None = None
     share: float | None = None  # this process's part of every batch, if the data is read by `job.order`
+    checkpoints: Checkpoints | None = None
     stopping: bool = False
+
+    def state_dict(self) -> dict[str, int]:
+        return {"epoch": self.epoch}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        self.epoch = state["epoch"]
 
 
 class Callback:
-    """What happens beside the steps. Every method is called on all processes; each does nothing unless overridden.
-
-    Saving and restoring are callbacks like any other: restore in `started`, save in `stepped` under `meter.pause()`.
-    """
+    """What happens beside the steps. Every method is called on all processes; each does nothing unless overridden."""
 
     def started(self, fit: Fit) -> None: ...
 
@@ -70,6 +77,8 @@ class Trainer:
     samples_per_step: int | None = None
     log_every: int | None = None
     prefetch: int = 2
+    # How often ("10m", 500 steps), or arguments of `job.checkpoints`, {} for as the spec says. None: nothing is saved.
+    checkpoints: int | float | str | Mapping[str, Any] | None = None
     callbacks: Sequence[Callback] = ()
 
     def fit(
@@ -91,33 +100,51 @@ class Trainer:
         if isinstance(optimizer, type):
             kind, optimizer = optimizer, lambda parallel: make_optimizer(parallel, kind, **options)
         chosen = optimizer(parallel)
+        rates = [group["lr"] for group in chosen.param_groups]  # a checkpoint has those that the schedule had made
         batches, held_out = _made(data, parallel), _made(evaluation, parallel)
         order = order_of(batches)
         share = None if order is None else order.share
         fit = Fit(parallel=parallel, optimizer=chosen, total=self._total(batches), share=share)
-        self._tell("started", fit)
-        if order is not None and not order.position:
-            order.advance(fit.step)
-        fit.meter = steps(
-            parallel,
-            total=fit.total,
-            first=fit.step,
-            tokens_per_step=self.tokens_per_step,
-            samples_per_step=self.samples_per_step,
-            every=self.log_every,
-        )
-        rates = [group["lr"] for group in chosen.param_groups]
-        with fit.meter:
-            for inputs, targets in self._batches(fit, batches) if fit.total is None or fit.step < fit.total else ():
-                self._step(fit, rates, inputs, targets)
-                if held_out is not None and self._evaluates(fit):
-                    self._evaluate(fit, held_out)
-                if fit.stopping:
-                    break
+        feed = loader(batches, parallel.device, self.prefetch)
+        with self._checkpoints(fit, feed):
+            self._tell("started", fit)
+            if order is not None and not order.position:
+                order.advance(fit.step)
+            fit.meter = steps(
+                parallel,
+                total=fit.total,
+                first=fit.step,
+                tokens_per_step=self.tokens_per_step,
+                samples_per_step=self.samples_per_step,
+                every=self.log_every,
+            )
+            with fit.meter:
+                for inputs, targets in self._batches(fit, feed) if fit.total is None or fit.step < fit.total else ():
+                    self._step(fit, rates, inputs, targets)
+                    if held_out is not None and self._evaluates(fit):
+                        self._evaluate(fit, held_out)
+                    if fit.checkpoints is not None:
+                        fit.checkpoints.step(fit.step)
+                    if fit.stopping:
+                        break
         if held_out is not None and not self._evaluates(fit):
             self._evaluate(fit, held_out)
         self._tell("ended", fit)
         return fit
+
+    @contextlib.contextmanager
+    def _checkpoints(self, fit: Fit, feed: Loader[Any]) -> Iterator[None]:
+        if self.checkpoints is None:
+            yield
+            return
+        wanted = self.checkpoints
+        options: dict[str, Any] = dict(wanted) if isinstance(wanted, Mapping) else {"every": wanted}
+        position = feed if isinstance(feed, PositionedLoader) else None
+        options["others"] = {"fit": fit, **options.get("others", {})}
+        kept = keep_checkpoints(model=fit.parallel, optimizer=fit.optimizer, loader=position, **options)
+        with kept as fit.checkpoints:
+            fit.step = kept.first_step
+            yield
 
     def _step(self, fit: Fit, rates: Sequence[float], inputs: Any, targets: Any) -> None:
         assert fit.meter is not None
@@ -144,19 +171,22 @@ class Trainer:
     def _evaluates(self, fit: Fit) -> bool:
         return self.evaluate_every is not None and fit.step % self.evaluate_every == 0
 
-    def _batches(self, fit: Fit, batches: Batches) -> Iterator[tuple[Any, Any]]:
-        """As many as there are steps left, epoch after epoch; those of steps done earlier are passed over, unless the
-        data has a position of its own."""
-        passed = 0 if order_of(batches) is None else fit.step
-        for fit.epoch in itertools.count() if self.steps is not None else range(self.epochs or 1):
+    def _batches(self, fit: Fit, feed: Loader[Any]) -> Iterator[tuple[Any, Any]]:
+        """As many as there are steps left, epoch after epoch. Data that knows its position goes on from there; of other
+        data the batches of steps that are done are passed over."""
+        restored = fit.checkpoints is not None and fit.checkpoints.resumed_from is not None
+        goes_on = order_of(feed.source) is not None or (isinstance(feed, PositionedLoader) and restored)
+        passed = fit.step if goes_on else 0
+        first = fit.epoch if goes_on else 0
+        for fit.epoch in itertools.count(first) if self.steps is not None else range(first, self.epochs or 1):
             before = passed
-            for batch in loader(batches, fit.parallel.device, self.prefetch):
+            for batch in feed:
                 passed += 1
                 if passed > fit.step:
                     yield batch
                 if passed == fit.total:
                     return
-            if passed == before:
+            if passed == before and not (goes_on and fit.epoch == first):  # it may have ended with its epoch
                 raise ValueError(
                     f"epoch {fit.epoch + 1} has no batches, after {passed} steps; an iterator can be read once: "
                     "give a list, a DataLoader or a function that makes them"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -149,3 +151,55 @@ def test_data_with_an_order_goes_on_where_the_steps_do() -> None:
     assert (fit.step, fit.share) == (7, 1.0)
     assert seen == [order.ids_at(8 * step, 8) for step in range(3, 7)]
     assert order.position == 56
+
+
+class Numbers:
+    """Batches that know how far they were read, epoch after epoch."""
+
+    def __init__(self, count: int) -> None:
+        self.all = batches(count)
+        self.at = 0
+        self.given: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.all)
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        while self.at < len(self.all):
+            self.given.append(self.at)
+            self.at += 1
+            yield self.all[self.at - 1]
+        self.at = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
+
+
+@pytest.mark.parametrize("stopped_at", [4, 6, 7])
+@pytest.mark.parametrize("positioned", [True, False])
+def test_it_goes_on_from_its_checkpoint(stopped_at: int, positioned: bool, tmp_path: Path) -> None:
+    class Stop(Callback):
+        def stepped(self, fit: Fit) -> None:
+            fit.stopping = fit.step == stopped_at
+
+    def data() -> Any:
+        return Numbers(6) if positioned else batches(6)
+
+    def schedule(step: int) -> float:
+        return 1 / (1 + step)
+
+    whole = model()
+    Trainer(epochs=2, schedule=schedule).fit(whole, data(), lr=0.1)
+    kept = {"every": 1000, "folder": tmp_path}
+    Trainer(epochs=2, schedule=schedule, checkpoints=kept, callbacks=[Stop()]).fit(model(), data(), lr=0.1)
+    rest = data()
+    ours = model()
+    fit = Trainer(epochs=2, schedule=schedule, checkpoints=kept).fit(ours, rest, lr=0.1)
+    assert (fit.step, fit.epoch) == (12, 1)
+    for left, right in zip(ours.parameters(), whole.parameters(), strict=True):
+        assert torch.equal(left, right)
+    if positioned:
+        assert rest.given == [number % 6 for number in range(stopped_at, 12)]  # nothing was read again

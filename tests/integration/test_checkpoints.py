@@ -119,7 +119,7 @@ def test_damage_is_found_said_and_passed_over(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    lines = train(tmp_path, "data=2", 4, count=2)
+    lines = finish(start(tmp_path, "data=2", 4, count=2))
     first = next(line for line in lines if "first" in line)
     assert (first["first"], first["taken"]) == (2, 2)
     assert any("checkpoint-damaged" in line.get("text", "") and path.name in line["text"] for line in lines)

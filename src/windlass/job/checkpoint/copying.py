@@ -70,9 +70,7 @@ class Copier:
         chosen = set(map(id, beside))
         devices = {move.source.device for move in moves if move.source.is_cuda}
         ends = self._copy_beside(beside)
-        for move in moves:
-            if id(move) not in chosen:
-                move.target.copy_(move.source, non_blocking=True)
+        _copy([move for move in moves if id(move) not in chosen])
         for device in devices:
             stream = torch.cuda.current_stream(device)
             if not overlaps:
@@ -99,9 +97,7 @@ class Copier:
             begin, end = _event(), _event()
             with torch.cuda.stream(stream):
                 begin.record(stream)
-                for move in moves:
-                    if move.source.device == device:
-                        move.target.copy_(move.source, non_blocking=True)
+                _copy([move for move in moves if move.source.device == device])
                 end.record(stream)
             ends.append((device, begin, end))
         return ends
@@ -113,6 +109,11 @@ class Copier:
         self._was_seen = self._was_seen or optimizer is self._optimizer
         if not self._current.is_ordered:
             self._current.put_before()
+
+
+def _copy(moves: Sequence[Move]) -> None:
+    if moves:
+        torch._foreach_copy_([move.target for move in moves], [move.source for move in moves], non_blocking=True)
 
 
 def _event() -> Any:

@@ -76,23 +76,33 @@ class TrainingState:
 
     def tensors(self) -> dict[str, Tensor]:
         """The live tensors themselves, by their names in a checkpoint."""
-        found = {MODEL + name: tensor for name, tensor in self._model().items()}
-        for name, state in self._optimizer_states().items():
+        model = self._model()
+        return self._tensors(model, self._optimizer_states(_names_of(model)))
+
+    def take(self) -> tuple[dict[str, Tensor], bytes]:
+        """The tensors, and everything else of this rank."""
+        model = self._model()
+        names = _names_of(model)
+        states = self._optimizer_states(names)
+        return self._tensors(model, states), self._rest(names, states)
+
+    def _tensors(self, model: Mapping[str, Tensor], states: Mapping[str, Mapping[str, Any]]) -> dict[str, Tensor]:
+        found = {MODEL + name: tensor for name, tensor in model.items()}
+        for name, state in states.items():
             for kind, value in state.items():
                 if isinstance(value, Tensor):
                     found[f"{OPTIMIZER}{name}.{kind}"] = value
         return found
 
-    def rest(self) -> bytes:
-        """Everything else of this rank."""
+    def _rest(self, names: Mapping[int, str], all_states: Mapping[str, Mapping[str, Any]]) -> bytes:
         states = {
             name: {kind: value for kind, value in state.items() if not isinstance(value, Tensor)}
-            for name, state in self._optimizer_states().items()
+            for name, state in all_states.items()
         }
         return pickle.dumps(
             {
-                "options": self._options(),
-                "groups": self._groups(),
+                "options": self._options(names),
+                "groups": self._groups(names),
                 "states": {name: state for name, state in states.items() if state},
                 "scale": None if self._scale is None else (self._scale.value, self._scale.good_steps),
                 "others": {name: one.state_dict() for name, one in self._others.items()},
@@ -111,16 +121,11 @@ class TrainingState:
         return found
 
     def _names(self) -> dict[int, str]:
-        """Of tied parameters the first name."""
-        names: dict[int, str] = {}
-        for name, tensor in self._model().items():
-            names.setdefault(id(tensor), name)
-        return names
+        return _names_of(self._model())
 
-    def _optimizer_states(self) -> dict[str, dict[str, Any]]:
+    def _optimizer_states(self, names: Mapping[int, str]) -> dict[str, dict[str, Any]]:
         if self.optimizer is None:
             return {}
-        names = self._names()
         found = {}
         for group in self.optimizer.param_groups:
             for parameter in group["params"]:
@@ -128,11 +133,10 @@ class TrainingState:
                     found[_name_of(parameter, names)] = state
         return found
 
-    def _options(self) -> dict[str, dict[str, Any]]:
+    def _options(self, names: Mapping[int, str]) -> dict[str, dict[str, Any]]:
         """Of every parameter those of its group: groups themselves differ between plans."""
         if self.optimizer is None:
             return {}
-        names = self._names()
         found = {}
         for group in self.optimizer.param_groups:
             options = {name: _on_host(value) for name, value in group.items() if name != "params"}
@@ -140,10 +144,9 @@ class TrainingState:
                 found[_name_of(parameter, names)] = options
         return found
 
-    def _groups(self) -> dict[str, int]:
+    def _groups(self, names: Mapping[int, str]) -> dict[str, int]:
         if self.optimizer is None:
             return {}
-        names = self._names()
         groups = enumerate(self.optimizer.param_groups)
         return {_name_of(parameter, names): number for number, group in groups for parameter in group["params"]}
 
@@ -201,7 +204,7 @@ class TrainingState:
         names = self._names()
         options: dict[str, Any] = dict(first["options"])
         states: dict[str, Any] = dict(first["states"])
-        while not set(self._groups()) <= set(options):
+        while not set(self._groups(names)) <= set(options):
             blob = next(more, None)
             if blob is None:
                 break  # the optimizer has parameters that it had not when it was saved
@@ -225,7 +228,7 @@ class TrainingState:
         """A schedule has lists with one value for each of the optimizer's groups, and another plan has other groups."""
         state: dict[str, Any] = dict(blobs[0]["others"][name])
         before = 1 + max(blobs[0]["groups"].values(), default=0)
-        first_of_group = {number: parameter for parameter, number in reversed(self._groups().items())}
+        first_of_group = {number: parameter for parameter, number in reversed(self._groups(self._names()).items())}
         if len(first_of_group) == before:
             return state
         for key, live in scheduler.state_dict().items():
@@ -281,6 +284,14 @@ def _room(parameter: Tensor, kind: str, shape: torch.Size, dtype: torch.dtype, g
     counts_on_device = group.get("fused") or group.get("capturable")
     device = parameter.device if shape.numel() > 1 or counts_on_device else "cpu"
     return torch.empty(shape, dtype=dtype, device=device)
+
+
+def _names_of(model: Mapping[str, Tensor]) -> dict[int, str]:
+    """Of tied parameters the first name."""
+    names: dict[int, str] = {}
+    for name, tensor in model.items():
+        names.setdefault(id(tensor), name)
+    return names
 
 
 def _name_of(parameter: Tensor, names: Mapping[int, str]) -> str:

@@ -71,7 +71,7 @@ def start(
     nodes = [{"WINDLASS_MEMORY_DIR": str(node), "WINDLASS_CHECKPOINT": '{"memory": 1}'} for node in memory] or [{}]
     return [
         subprocess.Popen(
-            [sys.executable, "-c", TRAINING, str(folder), plan, str(steps), str(every)],
+            [sys.executable, "-c", TRAINING, str(folder).format(rank=rank), plan, str(steps), str(every)],
             env={
                 **os.environ,
                 **shared,
@@ -102,4 +102,5 @@ def finish(processes: list[subprocess.Popen[str]], *, code: int = 0, timeout_s: 
 
 
 def train(folder: Path, plan: str, steps: int, *, count: int = 1, every: int | str = 2) -> list[dict[str, Any]]:
-    return finish(start(folder, plan, steps, count=count, every=every))
+    """What rank 0 said of its training, without other text."""
+    return [line for line in finish(start(folder, plan, steps, count=count, every=every)) if "text" not in line]

@@ -128,7 +128,7 @@ def test_another_model_is_refused_by_name(tmp_path: Path) -> None:
         checkpoints(model=other, folder=tmp_path).__enter__()
     stranger = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
     with pytest.raises(InvalidInput, match="a parameter of shape"):
-        checkpoints(model=nn.Linear(2, 2), optimizer=stranger, folder=tmp_path / "new")._state.rest()
+        checkpoints(model=nn.Linear(2, 2), optimizer=stranger, folder=tmp_path / "new")._state.take()
 
 
 def test_intervals() -> None:

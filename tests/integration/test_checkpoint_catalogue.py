@@ -138,7 +138,7 @@ def test_a_run_goes_on_in_its_folder_and_the_catalogue_has_what_it_saved(cli: Cl
 
     detail = cli("checkpoints", "show", run, "best").stdout
     assert detail.startswith("step 10  c-")
-    assert f"location    {root / folder_name(10)}" in detail
+    assert f"folder      {root / folder_name(10)}" in detail
     assert "part" in detail
     assert "step 20, 10.0 KB" in cli("show", run).stdout
 
@@ -181,7 +181,8 @@ def test_a_run_that_is_not_over_keeps_what_it_would_go_on_from(cli: Cli, home: P
 @pytest.mark.timeout(600)
 def test_what_the_library_saves_verifies(cli: Cli, home: Path) -> None:
     (cli.folder / "train.py").write_text(LIBRARY)
-    (cli.folder / "spec.yaml").write_text(json.dumps({**SPEC, "nproc": 2, "checkpoint": {"every": 2, "keep": 2}}))
+    wanted = {"every": 2, "keep": 2, "store": f"file://{cli.folder}/store", "store_keep": 1}
+    (cli.folder / "spec.yaml").write_text(json.dumps({**SPEC, "nproc": 2, "checkpoint": wanted}))
     said = cli("submit", "spec.yaml", "-f").stdout
     assert "goes on from 4" in said, said
     run = cli.json("ps", "-a", "-n", "1")[0]["id"]
@@ -190,5 +191,27 @@ def test_what_the_library_saves_verifies(cli: Cli, home: Path) -> None:
     assert sorted(folder_name(c["step"]) for c in listed if c["state"] == "available") == there
     assert len(there) == 2  # as the spec wants
     assert all(c["world_size"] == 2 for c in listed)
-    newest = cli.json("checkpoints", "verify", run)[0]
-    assert (newest["finding"], newest["checkpoint"]["step"], newest["checkpoint"]["reason"]) == ("good", 7, "final")
+    results = cli.json("checkpoints", "verify", run)  # at both of its places
+    seen = [(r["finding"], r["checkpoint"]["step"], r["checkpoint"]["reason"], r["checkpoint"]["tier"]) for r in results]
+    assert seen == [("good", 7, "final", "folder"), ("good", 7, "final", "store")]
+    check_the_store(cli, run)
+
+
+def check_the_store(cli: Cli, run: str) -> None:
+    """It has one of the newest; damage there is found there, and it goes without the folder's."""
+    listed = cli.json("checkpoints", "ls", run)["checkpoints"]
+    assert [[place["tier"] for place in c["places"] if place["state"] == "available"] for c in listed] == [
+        ["folder", "store"],
+        ["folder"],
+    ]
+    assert "folder, store" in cli("checkpoints", "ls", run).stdout
+    (kept,) = (cli.folder / "store" / run).iterdir()
+    assert f"store       file://{kept}" in cli("checkpoints", "show", run).stdout
+    path = kept / ".metadata"
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    results = cli.json("checkpoints", "verify", run, expect=1)
+    assert [(r["finding"], r["checkpoint"]["tier"]) for r in results] == [("good", "folder"), ("corrupt", "store")]
+    assert [c["step"] for c in cli.json("checkpoints", "ls", run)["checkpoints"]] == [7, 6]
+    cli("checkpoints", "rm", run, "7", "--tier", "store", "--yes")
+    assert not kept.exists()
+    assert [r["finding"] for r in cli.json("checkpoints", "verify", run, "7")] == ["good"]

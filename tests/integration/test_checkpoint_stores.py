@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import signal
 import time
 import uuid
@@ -12,6 +14,7 @@ import pytest
 
 from tests.integration.flaky import failing_proxy
 from tests.unit.job.checkpoint.images import order, save
+from tests.unit.job.checkpoint.programs import train
 from tests.unit.job.checkpoint.stores.uploads import finish, settings, start, upload
 from windlass.blobs.bucket import Bucket, open_bucket
 from windlass.blobs.stored import check_stored, list_stored
@@ -125,3 +128,22 @@ def test_no_faster_than_it_may(bucket: Bucket, s3_server: S3Server, environ: Map
     assert steps_in(bucket) == []
     assert finish(process)[0] == 0
     assert steps_in(bucket) == [1]
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_ranks_that_share_no_folder_go_on_from_the_store(
+    bucket: Bucket, s3_server: S3Server, environ: Mapping[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two nodes with a disk of their own; one is replaced by an empty one."""
+    pytest.importorskip("torch")
+    for name, value in {**environ, "AWS_ENDPOINT_URL": s3_server.endpoint}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("WINDLASS_CHECKPOINT", json.dumps({"store": bucket.address}))
+    before = train(tmp_path / "node-{rank}", "shard=2", 3, count=2)
+    assert list_saved(tmp_path / "node-0") == []
+    assert list_stored(bucket)[0].manifest.step == 3
+    shutil.rmtree(tmp_path / "node-1")
+    after = [line for line in train(tmp_path / "node-{rank}", "shard=2", 4, count=2) if "text" not in line]
+    assert (after[0]["first"], after[0]["state"]) == (3, before[-1]["state"])
+    assert list_stored(bucket)[0].manifest.step == 4

@@ -110,7 +110,7 @@ def check_stored(bucket: Bucket, name: str, *, run_id: str, step: int, contents:
         return Integrity(finding=Finding.UNSEEN, problems=(error.message,))
     if (manifest.run_id, manifest.step) != (run_id, step):
         other = f"step {manifest.step} of {manifest.run_id or 'no run'}"
-        return Integrity(finding=Finding.MISSING, problems=(f"{bucket.at(name)} holds {other}",))
+        return Integrity(finding=Finding.MISSING, problems=(f"{bucket.at(name)} holds {other}",), manifest=manifest)
     try:
         problems = tuple(_problems(bucket, name, manifest, listing, contents=contents))
     except Unavailable as error:

@@ -6,6 +6,7 @@ import posixpath
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from windlass.checkpoints.choice import NEAREST
 from windlass.checkpoints.types import CheckpointRecord, CheckpointState, checkpoint_id
 from windlass.core.quantities import format_size
 from windlass.tracking.saves import FoundCorrupt, Listed, Removed, Saved, SaveNote
@@ -54,7 +55,8 @@ class _Catalogue:
     def _save(self, note: Saved) -> None:
         made = checkpoint_id(self.run_id, note.folder, note.created_at)
         if made in self.now:
-            return  # told again; what has become of it since stands
+            self._meet_again(self.now[made])
+            return
         self._clear(note.folder, f"replaced by attempt {self.attempt}")
         saved = CheckpointRecord(
             id=made,
@@ -77,9 +79,15 @@ class _Catalogue:
         )
         self._put(saved)
         size = f"{format_size(note.size_bytes)} in {note.file_count} file{'' if note.file_count == 1 else 's'}"
+        what = "saved" if note.tier == NEAREST else f"brought to the {note.tier}:"
         self.stories.append(
-            Story(at=note.at, message=f"saved step {note.step:,}: {size} ({note.reason})", checkpoint=saved)
+            Story(at=note.at, message=f"{what} step {note.step:,}: {size} ({note.reason})", checkpoint=saved)
         )
+
+    def _meet_again(self, known: CheckpointRecord) -> None:
+        """Told again; what has become of it since stands, unless a later attempt has brought it back from a store."""
+        if known.state is CheckpointState.DELETED and self.attempt > known.attempt:
+            self._put(replace(known, state=CheckpointState.AVAILABLE, detail=None))
 
     def _put(self, record: CheckpointRecord) -> None:
         self.now[record.id] = record

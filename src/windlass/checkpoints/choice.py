@@ -9,6 +9,7 @@ from windlass.checkpoints.types import CheckpointRecord
 from windlass.core.errors import Ambiguous, NotFound
 
 NEWEST, BEST = "newest", "best"
+NEAREST = "folder"  # the tier that a run looks into first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,13 +36,32 @@ def decide_best(records: Iterable[CheckpointRecord], rule: BestRule) -> Checkpoi
     return max(judged, key=lambda record: (sign * record.metrics[rule.metric], *_age(record)), default=None)
 
 
-def decide_refusal(records: Sequence[CheckpointRecord], wanted: CheckpointRecord, *, run_is_over: bool) -> str | None:
-    """Why `wanted` cannot be removed, if so. What a run that is not over would go on from stays, whatever else is
-    there: the run itself may be removing the others at this very moment."""
+def decide_refusal(
+    records: Sequence[CheckpointRecord], wanted: Sequence[CheckpointRecord], *, run_is_over: bool
+) -> str | None:
+    """Why `wanted`, one checkpoint at one place or more, cannot be removed, if so. What a run that is not over would
+    go on from stays at one place at least, whatever else is there: the run itself may be removing the others at this
+    very moment."""
     newest = decide_newest(records)
-    if run_is_over or newest is None or newest.id != wanted.id:
+    if run_is_over or newest is None or not newest.is_same(wanted[0]):
         return None
-    return f"step {wanted.step} is the newest good checkpoint of run {wanted.run_id}, which is not over"
+    going = {record.id for record in wanted}
+    if any(record.is_good and record.is_same(newest) and record.id not in going for record in records):
+        return None
+    return f"step {newest.step} is the newest good checkpoint of run {newest.run_id}, which is not over"
+
+
+def copies_of(records: Iterable[CheckpointRecord], one: CheckpointRecord) -> list[CheckpointRecord]:
+    """The same checkpoint at all of its places, the nearest first."""
+    return sorted((record for record in records if record.is_same(one)), key=_nearness, reverse=True)
+
+
+def by_checkpoint(records: Iterable[CheckpointRecord]) -> list[list[CheckpointRecord]]:
+    """Each with its places, newest first; of the places a good one first, then the nearest."""
+    found: dict[tuple[int, float], list[CheckpointRecord]] = {}
+    for record in newest_first(records):
+        found.setdefault((record.step, record.created_at), []).append(record)
+    return [sorted(places, key=lambda r: (r.is_good, *_nearness(r)), reverse=True) for places in found.values()]
 
 
 def find(records: Sequence[CheckpointRecord], which: str, rule: BestRule) -> CheckpointRecord:
@@ -67,5 +87,9 @@ def find(records: Sequence[CheckpointRecord], which: str, rule: BestRule) -> Che
     )
 
 
-def _age(record: CheckpointRecord) -> tuple[int, float, str]:
-    return record.step, record.created_at, record.id
+def _age(record: CheckpointRecord) -> tuple[int, float, bool, str]:
+    return record.step, record.created_at, *_nearness(record)
+
+
+def _nearness(record: CheckpointRecord) -> tuple[bool, str]:
+    return record.tier == NEAREST, record.id

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from windlass.checkpoints import store
 from windlass.checkpoints.arrivals import Story
-from windlass.checkpoints.choice import BestRule, decide_best, decide_newest, decide_refusal, find, newest_first
-from windlass.checkpoints.removal import remove_folder
+from windlass.checkpoints.choice import (
+    BestRule,
+    by_checkpoint,
+    copies_of,
+    decide_best,
+    decide_newest,
+    decide_refusal,
+    find,
+    newest_first,
+)
+from windlass.checkpoints.places import check_place, remove_place
 from windlass.checkpoints.types import CheckpointRecord, CheckpointState
 from windlass.core.clock import Clock
-from windlass.core.errors import Conflict
-from windlass.core.integrity import Finding, Integrity, check_folder
+from windlass.core.errors import Conflict, NotFound
+from windlass.core.integrity import Finding, Integrity
 from windlass.db.database import Database
 from windlass.runs.records import RunRecord
 from windlass.runs.service import RunService
@@ -41,35 +49,43 @@ class CheckpointService:
             good = store.load_good(tx, run.id)
             shown = store.load_newest(tx, run.id, limit=limit) if everything else newest_first(good)[:limit]
         rule = best_rule(run)
-        return wire.CheckpointList(run_id=run.id, best_by=rule.metric, checkpoints=_views(shown, good, rule))
+        views = [_view(places, good, rule) for places in by_checkpoint(shown)]
+        return wire.CheckpointList(run_id=run.id, best_by=rule.metric, checkpoints=views)
 
     def show(self, ref: str, which: str) -> wire.CheckpointDetail:
         run, good, record = self._find(ref, which)
-        seen = check_folder(record.location, run_id=run.id, step=record.step, contents=False)
+        seen = _look(run, record, contents=False)
         files = [wire.FileView(**_fields(part)) for part in seen.manifest.files] if seen.manifest else None
-        return wire.CheckpointDetail(checkpoint=_views([record], good, best_rule(run))[0], files=files)
+        return wire.CheckpointDetail(checkpoint=self._view_of(run, good, record), files=files)
 
     def verify(self, ref: str, which: str) -> wire.Verification:
         """Read all of its files, which may take minutes, and keep what was found. What is not seen stays as it is."""
         run, _, record = self._find(ref, which)
-        found = check_folder(record.location, run_id=run.id, step=record.step)
+        found = _look(run, record)
         self._keep(record, found)
         _, good, record = self._find(run.id, record.id)
         return wire.Verification(
-            checkpoint=_views([record], good, best_rule(run))[0],
+            checkpoint=self._view_of(run, good, record),
             finding=found.finding,
             problems=list(found.problems[:_MOST_PROBLEMS]),
             host=os.uname().nodename,
         )
 
-    def remove(self, ref: str, which: str, *, forget: bool) -> wire.CheckpointView:
-        """Remove its files and mark it deleted; what a run that is not over would go on from stays. Safe to repeat."""
+    def remove(self, ref: str, which: str, *, forget: bool, tier: str | None = None) -> wire.CheckpointView:
+        """Remove its files and mark it deleted, at the place that an id names, in one tier, or everywhere; what a run
+        that is not over would go on from stays. Safe to repeat."""
         run, good, record = self._find(ref, which)
-        if record.state is not CheckpointState.DELETED:
-            _check_removable(run, good, record)
-            why = "taken off the list" if forget else self._remove_files(run, record)
-            record = self._mark_deleted(record, why)
-        return _views([record], [], best_rule(run))[0]
+        wanted = [record] if which == record.id else self._copies(record)
+        wanted = [one for one in wanted if tier is None or one.tier == tier]
+        if not wanted:
+            raise NotFound(f"step {record.step} of run {run.id} was never in a {tier}")
+        there = [one for one in wanted if one.state is not CheckpointState.DELETED]
+        if there:
+            _check_removable(run, good, there)
+        for one in there:
+            self._mark_deleted(one, "taken off the list" if forget else _remove_files(run, one))
+        _, good, record = self._find(run.id, wanted[0].id)
+        return self._view_of(run, good, record)
 
     # ---- inside ------------------------------------------------------------------------------------------------
 
@@ -81,6 +97,17 @@ class CheckpointService:
             named = store.load_named(tx, run.id, which)
         candidates = {record.id: record for record in (*good, *named)}
         return run, good, find(list(candidates.values()), which, best_rule(run))
+
+    def _copies(self, record: CheckpointRecord) -> Sequence[CheckpointRecord]:
+        """The same checkpoint at all of its places."""
+        with self._db.read() as tx:
+            return copies_of(store.load_named(tx, record.run_id, str(record.step)), record)
+
+    def _view_of(
+        self, run: RunRecord, good: Sequence[CheckpointRecord], record: CheckpointRecord
+    ) -> wire.CheckpointView:
+        others = [one for one in self._copies(record) if one.id != record.id]
+        return _view([record, *others], good, best_rule(run))
 
     def _keep(self, record: CheckpointRecord, found: Integrity) -> None:
         state = _STATES.get(found.finding)
@@ -100,20 +127,6 @@ class CheckpointService:
                 message = f"the checkpoint of step {record.step:,} is {words}"
                 store.tell(tx, Story(at=now, message=message, checkpoint=changed))
 
-    def _remove_files(self, run: RunRecord, record: CheckpointRecord) -> str:
-        place = Path(record.location)
-        hint = "--forget only takes it off the list"
-        if "://" in record.location or not place.is_absolute() or not place.parent.is_dir():
-            here = os.uname().nodename
-            raise Conflict(f"{record.location} cannot be seen from the server's machine, {here}", hint=hint)
-        try:
-            obstacle = remove_folder(place, run_id=run.id, step=record.step)
-        except OSError as error:
-            raise Conflict(f"{record.location} cannot be removed: {error.strerror}", hint=hint) from error
-        if obstacle is not None:
-            raise Conflict(f"nothing was removed: {obstacle}", hint=hint)
-        return "removed by hand"
-
     def _mark_deleted(self, record: CheckpointRecord, why: str) -> CheckpointRecord:
         with self._db.write() as tx:
             current = store.load_locked(tx, record.id)
@@ -126,15 +139,32 @@ class CheckpointService:
         return deleted
 
 
-def _check_removable(run: RunRecord, good: Sequence[CheckpointRecord], record: CheckpointRecord) -> None:
+def _look(run: RunRecord, record: CheckpointRecord, *, contents: bool = True) -> Integrity:
+    endpoint = _endpoint(run)
+    return check_place(record.location, run_id=run.id, step=record.step, endpoint=endpoint, contents=contents)
+
+
+def _endpoint(run: RunRecord) -> str | None:
+    return run.spec.checkpoint.store_endpoint if run.spec.checkpoint is not None else None
+
+
+def _remove_files(run: RunRecord, record: CheckpointRecord) -> str:
+    obstacle = remove_place(record.location, run_id=run.id, step=record.step, endpoint=_endpoint(run))
+    if obstacle is not None:
+        raise Conflict(obstacle, hint="--forget only takes it off the list")
+    return "removed by hand"
+
+
+def _check_removable(run: RunRecord, good: Sequence[CheckpointRecord], wanted: Sequence[CheckpointRecord]) -> None:
     """Raises Conflict. An older one of a run that is not over goes only while the newest is there to go on from."""
-    if refusal := decide_refusal(good, record, run_is_over=run.state.is_terminal):
+    if refusal := decide_refusal(good, wanted, run_is_over=run.state.is_terminal):
         hint = f"it would go on from it; `windlass cancel {run.id}` first, or remove an older one"
         raise Conflict(refusal, hint=hint)
-    newest = decide_newest(good)
-    if run.state.is_terminal or newest is None or not record.is_good:
+    going = {record.id for record in wanted}
+    newest = decide_newest(record for record in good if record.id not in going)
+    if run.state.is_terminal or newest is None or not any(record.is_good for record in wanted):
         return
-    seen = check_folder(newest.location, run_id=run.id, step=newest.step, contents=False)
+    seen = _look(run, newest, contents=False)
     if seen.finding in (Finding.CORRUPT, Finding.MISSING):
         raise Conflict(
             f"step {newest.step}, which run {run.id} would go on from, is {seen.finding}: {seen.problems[0]}",
@@ -149,18 +179,21 @@ def best_rule(run: RunRecord) -> BestRule:
     return BestRule(metric=wanted.best, highest=wanted.best_is is wire.BestIs.HIGHEST)
 
 
-def _views(
-    shown: Sequence[CheckpointRecord], all_of_run: Sequence[CheckpointRecord], rule: BestRule
-) -> list[wire.CheckpointView]:
-    newest, best = decide_newest(all_of_run), decide_best(all_of_run, rule)
-    return [
-        wire.CheckpointView(
-            **_fields(record),
-            is_newest=newest is not None and record.id == newest.id,
-            is_best=best is not None and record.id == best.id,
-        )
-        for record in shown
-    ]
+def _view(
+    places: Sequence[CheckpointRecord], all_of_run: Sequence[CheckpointRecord], rule: BestRule
+) -> wire.CheckpointView:
+    """Of one checkpoint; the first place is the one that stands for it."""
+    newest, best, record = decide_newest(all_of_run), decide_best(all_of_run, rule), places[0]
+    return wire.CheckpointView(
+        **_fields(record),
+        places=[_place(place) for place in places],
+        is_newest=newest is not None and record.is_same(newest) and record.is_good,
+        is_best=best is not None and record.is_same(best) and record.is_good,
+    )
+
+
+def _place(record: CheckpointRecord) -> wire.PlaceView:
+    return wire.PlaceView(**{name: getattr(record, name) for name in wire.PlaceView.model_fields})
 
 
 def _fields(record: Any) -> dict[str, Any]:

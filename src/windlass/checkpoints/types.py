@@ -36,6 +36,8 @@ def transition(current: CheckpointState, target: CheckpointState) -> CheckpointS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointRecord:
+    """A checkpoint at one place. It may be at several: a folder, a store."""
+
     id: str
     run_id: str
     attempt: int
@@ -57,6 +59,10 @@ class CheckpointRecord:
     @property
     def is_good(self) -> bool:
         return self.state is CheckpointState.AVAILABLE
+
+    def is_same(self, other: CheckpointRecord) -> bool:
+        """The same checkpoint, here or at another place."""
+        return (self.run_id, self.step, self.created_at) == (other.run_id, other.step, other.created_at)
 
 
 def checkpoint_id(run_id: str, location: str, created_at: float) -> str:

@@ -13,11 +13,11 @@ from windlass.cli import options
 from windlass.cli.charts import number
 from windlass.cli.connection import open_client
 from windlass.cli.terminal import Cell, next_steps, notice, paint_for, say, say_json, table, width_of
-from windlass.core.errors import Conflict, WindlassError
+from windlass.core.errors import Conflict, NotFound, WindlassError
 from windlass.core.quantities import format_duration, format_size
 
 if TYPE_CHECKING:
-    from windlass.wire.checkpoints import CheckpointDetail, CheckpointView, Verification
+    from windlass.wire.checkpoints import CheckpointDetail, CheckpointView, PlaceView, Verification
 
 app = typer.Typer(help="Checkpoints of a run: list, look at, verify, remove.", no_args_is_help=True)
 _STYLES = {"available": (), "corrupt": ("red",), "deleted": ("dim",)}
@@ -27,6 +27,7 @@ _MOST_FILES = 20
 
 _WHICH = "A step, an id, `newest` or `best`."
 Which = Annotated[str, typer.Argument(metavar="[WHICH]", help=_WHICH)]
+Tier = Annotated[str | None, typer.Option("--tier", help="Only there: folder or store.")]
 Several = Annotated[list[str] | None, typer.Argument(metavar="[WHICH...]", help=_WHICH)]
 
 
@@ -59,10 +60,16 @@ def _row(one: CheckpointView, best_by: str, now: float) -> list[Cell | str]:
         format_size(one.size_bytes),
         "  ".join(_metrics(one, best_by)[:_MOST_METRICS]),
         one.reason,
-        one.tier,
+        ", ".join(_tiers(one)),
         Cell(one.state, _STYLES.get(one.state, ())),
         Cell(one.id, ("dim",)),
     ]
+
+
+def _tiers(one: CheckpointView) -> list[str]:
+    """Where it is; where it was, if it is nowhere."""
+    there = [place.tier for place in one.places if place.state == "available"]
+    return list(dict.fromkeys(there or [place.tier for place in one.places]))
 
 
 def _ago(one: CheckpointView, now: float) -> str:
@@ -103,11 +110,13 @@ def _put_facts(found: CheckpointDetail) -> None:
     lines.put("size", f"{format_size(one.size_bytes)} in {one.file_count} files")
     lines.put("processes", f"{one.world_size}" + (f", plan {one.plan}" if one.plan else ""))
     lines.put("metrics", "  ".join(_metrics(one)))
-    lines.put("format", f"{one.format}, in a {one.tier}" if one.tier == "folder" else f"{one.format}, {one.tier}")
-    # A path that is cut off cannot be copied: it may be longer than the line.
-    lines.lines.append(f"  {lines.paint('location'.ljust(12), 'dim')}{one.location}")
+    lines.put("format", one.format)
+    for place in one.places:
+        # A path that is cut off cannot be copied: it may be longer than the line.
+        state = "" if place.state == "available" else f"  {lines.paint(_why(place), *_STYLES.get(place.state, ()))}"
+        lines.lines.append(f"  {lines.paint(place.tier.ljust(12), 'dim')}{place.location}{state}")
     if found.files is None:
-        lines.put("files", "the server cannot see that folder")
+        lines.put("files", "the server cannot see that place")
     else:
         shown = [f"{format_size(file.size_bytes):>8}  {file.name}" for file in found.files[:_MOST_FILES]]
         more = len(found.files) - len(shown)
@@ -117,20 +126,29 @@ def _put_facts(found: CheckpointDetail) -> None:
     say("\n".join(lines.lines))
 
 
+def _why(place: PlaceView) -> str:
+    return f"{place.state}: {place.detail}" if place.detail else place.state
+
+
 @app.command()
 def verify(
     ctx: typer.Context,
     run: options.RunRef,
     which: Several = None,
     everything: Annotated[bool, typer.Option("--all", "-a", help="All that should be there.")] = False,
+    tier: Tier = None,
     json: options.Json = False,
 ) -> None:
     """Read checkpoints whole, and compare sizes and hashes with what was saved. Default: the newest."""
     found = open_client(ctx).get(run)
-    wanted = [one.id for one in found.checkpoints().checkpoints] if everything else (which or ["newest"])
+    if everything:
+        wanted = [place.id for one in found.checkpoints().checkpoints for place in _places(one, one.id, tier)]
+    else:
+        words = which or ["newest"]
+        wanted = [place.id for word in words for place in _places(found.checkpoint(word).checkpoint, word, tier)]
     results = []
-    for word in wanted:
-        looked = found.verify_checkpoint(word)
+    for id in wanted:
+        looked = found.verify_checkpoint(id)
         results.append(_look_here(looked) if looked.finding == "unseen" else looked)
         if not json:
             _say_finding(results[-1])
@@ -140,16 +158,27 @@ def verify(
         sys.exit(1)
 
 
+def _places(one: CheckpointView, word: str, tier: str | None) -> list[PlaceView]:
+    """That which `word` names if it is an id, or all that should be there; of those the ones in `tier`."""
+    named = [place for place in one.places if word.startswith("c-") and place.id.startswith(word)]
+    there = named or [place for place in one.places if place.state != "deleted"] or one.places[:1]
+    chosen = [place for place in there if tier is None or place.tier == tier]
+    if not chosen:
+        raise NotFound(f"step {one.step} is not in a {tier}; it is in: {', '.join(_tiers(one))}")
+    return chosen
+
+
 def _look_here(looked: Verification) -> Verification:
-    """What the server cannot see may be a folder of this machine."""
-    from windlass.core.integrity import Finding, check_folder
+    """What the server cannot see may be a folder of this machine, or a store that its environment has the keys of."""
+    from windlass.checkpoints.places import check_place
+    from windlass.core.integrity import Finding
 
     one = looked.checkpoint
-    found = check_folder(one.location, run_id=one.run_id, step=one.step)
+    found = check_place(one.location, run_id=one.run_id, step=one.step)
     if found.finding is Finding.UNSEEN:
         return looked
     changes = {"finding": found.finding.value, "problems": list(found.problems), "host": os.uname().nodename}
-    notice("the server cannot see the folder, this machine can; what is found here is not recorded")
+    notice(f"the server cannot see the {one.tier}, this machine can; what is found here is not recorded")
     return looked.model_copy(update=changes)
 
 
@@ -158,7 +187,7 @@ def _say_finding(looked: Verification) -> None:
     words = {"unseen": f"cannot be seen, neither from {looked.host} nor from here"}.get(looked.finding, looked.finding)
     finding = paint(words, _FINDINGS.get(looked.finding, "red"))
     size = f"{format_size(one.size_bytes)} in {one.file_count} files"
-    say(f"{paint(f'step {one.step:,}', 'bold')}  {paint(one.id, 'dim')}  {finding}  {size}")
+    say(f"{paint(f'step {one.step:,}', 'bold')}  {paint(one.id, 'dim')}  {one.tier}  {finding}  {size}")
     for problem in looked.problems:
         say(f"  {problem}")
 
@@ -170,18 +199,21 @@ def rm(
     which: Annotated[list[str], typer.Argument(metavar="WHICH...", help=_WHICH)],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     forget: Annotated[bool, typer.Option("--forget", help="Only take them off the list; files stay.")] = False,
+    tier: Tier = None,
     json: options.Json = False,
 ) -> None:
     """Remove checkpoints. The newest good one of a run that is not over stays."""
     found = open_client(ctx).get(run)
-    wanted = {one.id: one for one in (found.checkpoint(word).checkpoint for word in which)}
+    # By id or step: a word such as `newest` means another one after the first is gone.
+    named = ((word, found.checkpoint(word).checkpoint) for word in which)
+    wanted = {one.id if word.startswith("c-") else str(one.step): one for word, one in named}
     if not yes:
         _ask(list(wanted.values()), is_over=found.is_over, forget=forget)
     removed, failures = [], list[WindlassError]()
     paint = paint_for(sys.stdout)
-    for id, one in wanted.items():
+    for word, one in wanted.items():
         try:
-            removed.append(found.remove_checkpoint(id, forget=forget))
+            removed.append(found.remove_checkpoint(word, forget=forget, tier=tier))
         except WindlassError as error:  # the others are to go all the same
             failures.append(error)
             continue

@@ -219,10 +219,11 @@ class Run:
         path = self._path(f"/checkpoints/{_word(which)}/verify")
         return Verification.model_validate(self._client.transport.post(path, {}, repeat=True, patience_s=_READING_S))
 
-    def remove_checkpoint(self, which: str, *, forget: bool = False) -> CheckpointView:
-        """Delete its files, or with `forget` only take it off the list. Raises Conflict for what a run that is not over
-        would go on from."""
-        path, body = self._path(f"/checkpoints/{_word(which)}/remove"), {"forget": forget}
+    def remove_checkpoint(self, which: str, *, forget: bool = False, tier: str | None = None) -> CheckpointView:
+        """Delete its files, or with `forget` only take it off the list: everywhere, only in the `tier` (folder or
+        store), or only at the place that an id names. Raises Conflict for what a run that is not over would go on
+        from."""
+        path, body = self._path(f"/checkpoints/{_word(which)}/remove"), {"forget": forget, "tier": tier}
         return CheckpointView.model_validate(
             self._client.transport.post(path, body, repeat=True, patience_s=_READING_S)
         )

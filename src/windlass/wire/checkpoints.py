@@ -89,7 +89,18 @@ class Wire(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+class PlaceView(Wire):
+    id: str
+    tier: str = Field(description="folder, or store: an object store")
+    location: str
+    state: str
+    detail: str | None = Field(None, description="why it is corrupt or gone there")
+    verified_at: float | None = None
+
+
 class CheckpointView(Wire):
+    """A checkpoint, and of its places the nearest good one."""
+
     id: str
     run_id: str
     attempt: int
@@ -107,6 +118,7 @@ class CheckpointView(Wire):
     detail: str | None = Field(None, description="why it is corrupt or gone")
     created_at: float
     verified_at: float | None = Field(None, description="when its files were last found as they should be")
+    places: list[PlaceView] = Field(default_factory=list, description="all that it was brought to")
     is_newest: bool = Field(False, description="the good one that the run would go on from")
     is_best: bool = False
 
@@ -136,4 +148,5 @@ class Verification(Wire):
 
 
 class RemoveRequest(Wire):
+    tier: str | None = Field(None, max_length=32, description="only there: folder or store; default everywhere")
     forget: bool = Field(False, description="only take it off the list: its files are gone, or nobody's concern here")

@@ -117,3 +117,9 @@ def test_it_is_the_same_however_the_notes_are_cut_into_reads(told: list[SaveNote
     assert state(apply(apply([], told[:cut]), told[cut:])) == state(at_once)
     for place in ("/c/a", "/c/b"):
         assert sum(r.location == place and r.state != "deleted" for r in at_once) <= 1
+
+
+def test_what_a_later_attempt_has_brought_back_is_there_again() -> None:
+    known = apply([], [saved(1), Removed(at=2.0, folder="/c/step-1")])
+    assert [record.state for record in apply(known, [saved(1)])] == [CheckpointState.DELETED]
+    assert [record.state for record in apply(known, [saved(1)], attempt=2)] == [CheckpointState.AVAILABLE]

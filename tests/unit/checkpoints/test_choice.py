@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from windlass.checkpoints.choice import BestRule, decide_best, decide_newest, decide_refusal, find
+from windlass.checkpoints.choice import BestRule, by_checkpoint, copies_of, decide_best, decide_newest, decide_refusal, find
 from windlass.checkpoints.types import CheckpointRecord, CheckpointState, checkpoint_id, transition
 from windlass.core.errors import Ambiguous, NotFound
 
@@ -81,7 +83,7 @@ def test_a_run_that_is_not_over_always_keeps_one_to_go_on_from(
     had_one = decide_newest(found) is not None
     newest = decide_newest(found)
     for wanted in data.draw(st.permutations(found)):
-        if decide_refusal(found, wanted, run_is_over=False) is None:
+        if decide_refusal(found, [wanted], run_is_over=False) is None:
             found = [one for one in found if one.id != wanted.id]
     assert (decide_newest(found) is not None) == had_one
     assert decide_newest(found) == newest
@@ -89,9 +91,25 @@ def test_a_run_that_is_not_over_always_keeps_one_to_go_on_from(
 
 def test_of_a_run_that_is_over_all_may_go() -> None:
     only = record(1)
-    assert decide_refusal([only], only, run_is_over=True) is None
-    refusal = decide_refusal([only], only, run_is_over=False)
+    assert decide_refusal([only], [only], run_is_over=True) is None
+    refusal = decide_refusal([only], [only], run_is_over=False)
     assert refusal == "step 1 is the newest good checkpoint of run r-1, which is not over"
+
+
+def test_a_checkpoint_is_at_several_places() -> None:
+    """What a run would go on from stays at one of them."""
+    older, folder = record(1), record(2, at=5.0)
+    store = replace(folder, id="c-zz", tier="store", location="s3://b/r-1/step-2")
+    records = [store, older, folder]
+    assert decide_newest(records) is folder
+    assert find(records, "2", LOSS) is folder
+    assert find(records, "c-zz", LOSS) is store
+    assert copies_of(records, store) == [folder, store]
+    assert decide_refusal(records, [folder], run_is_over=False) is None
+    assert decide_refusal([store, older], [store], run_is_over=False) is not None
+    assert decide_refusal(records, [folder, store], run_is_over=False) is not None
+    damaged = replace(folder, state=CheckpointState.CORRUPT)
+    assert by_checkpoint([damaged, store, older]) == [[store, damaged], [older]]
 
 
 def test_every_state_can_be_kept() -> None:

@@ -42,5 +42,7 @@ def verify(ref: Ref, which: Which, services: Context) -> wire.Verification:
 
 @router.post("/{which}/remove")
 def remove(ref: Ref, which: Which, services: Context, request: wire.RemoveRequest | None = None) -> wire.CheckpointView:
-    """Delete its files. What a run that is not over would go on from stays."""
-    return services.checkpoints.remove(ref, which, forget=request.forget if request else False)
+    """Delete its files: at the place that an id names, in one tier, or everywhere. What a run that is not over would go
+    on from stays."""
+    wanted = request or wire.RemoveRequest()
+    return services.checkpoints.remove(ref, which, forget=wanted.forget, tier=wanted.tier)

@@ -141,6 +141,7 @@ class Checkpoints:
             memory=memory,
             restored=restored.in_memory if restored is not None else None,
             pace=self._pace,
+            extras={"group": self._store.group if self._store is not None else []},
         )
         if self._store is not None:
             self._store.start()

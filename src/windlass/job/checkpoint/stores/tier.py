@@ -80,12 +80,18 @@ class StoreTier:
         )
         self._sending: Sending | None = None
 
+    @property
+    def group(self) -> list[int]:
+        """The ranks that share this one's folder; empty if all do."""
+        return [] if self.neighbours.share_one_folder else list(self.neighbours.ranks)
+
     def bring_newer(self, *, than: int | None = None) -> None:
         """Have in every folder what the store has newer than the first rank's folder (and than that step), if
         anything. What is damaged there is laid aside. Raises Unavailable if nothing is here and the store cannot be
         asked."""
         while True:
-            stored, trouble = self._peers.from_first(self._newer(than) if self._peers.rank == 0 else (None, None))
+            here = self._newest_here(than)
+            stored, trouble = self._peers.from_first(self._newer(here) if self._peers.rank == 0 else (None, None))
             if trouble is not None:
                 raise Unavailable(trouble, hint="nothing is known of the run's checkpoints, so it does not begin anew")
             if stored is None:
@@ -113,10 +119,15 @@ class StoreTier:
             self._sending.close(wait_s=wait_s)
             self._sending = None
 
-    def _newer(self, than: int | None) -> tuple[Stored | None, str | None]:
+    def _newest_here(self, than: int | None) -> int | None:
+        """The newest step that is in all folders, or `than`."""
+        mine = {saved.manifest.step for saved in list_saved(self._folder)}
+        if not self.neighbours.share_one_folder:
+            mine = set.intersection(*self._peers.gather(mine))
+        return max(mine if than is None else {*mine, than}, default=None)
+
+    def _newer(self, here: int | None) -> tuple[Stored | None, str | None]:
         """What to fetch, or why it cannot be told."""
-        steps = [saved.manifest.step for saved in list_saved(self._folder)[:1]] + ([] if than is None else [than])
-        here = max(steps, default=None)
         deadline = time.monotonic() + _PATIENCE_S
         while True:
             try:

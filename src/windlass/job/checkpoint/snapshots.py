@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from windlass.core.manifest import SaveReason
 from windlass.job.checkpoint.announcing import Announcer
 from windlass.job.checkpoint.copying import Copier, Copy
 from windlass.job.checkpoint.interval import MemoryPace
-from windlass.job.checkpoint.layout import Layout, as_tensor, build_layout, pages_of, signature_of
+from windlass.job.checkpoint.layout import Layout, Move, build_layout, identity_of, pages_of, signature_of
 from windlass.job.checkpoint.memory import MemoryCopy, NodeMemory
 from windlass.job.checkpoint.peers import Exchange, Peers
 from windlass.job.checkpoint.saver import Order
@@ -40,6 +41,16 @@ class _Taken:
     copy: Copy
     reason: SaveReason | None  # of a save to disk; None: for the node's memory alone
     spent_s: float  # that training has waited for it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Route:
+    """How the state gets into one arena; good for the same tensors. Made once: there may be thousands of them."""
+
+    identity: list[tuple[int, int]]
+    tensors: dict[str, Tensor]  # held, so that no other can have their identity
+    moves: list[Move]
+    late: frozenset[str]  # none but an optimizer changes these
 
 
 class Snapshots:
@@ -71,7 +82,9 @@ class Snapshots:
         self.pace = pace or MemoryPace("off")
         self._slots = Slots(memory, peers.rank, restored)
         self._layout: Layout | None = None
-        self._blob_bytes = 0
+        self._routes: dict[int, _Route] = {}  # by slot
+        self._identity: list[tuple[int, int]] = []  # of the tensors that were looked at last
+        self._blob = torch.zeros(0, dtype=torch.uint8)  # what is no tensor, as one of a size that stays
         self._taken: _Taken | None = None  # while the device copies it
         self._exchange: Exchange | None = None  # begun after a copy, heeded before the next
         self._must_lay_out = True  # some rank's state has another structure than before
@@ -164,6 +177,7 @@ class Snapshots:
         self._hear(wait_s)
         self._saving.close(wait_s=wait_s)
         self._copier.close()
+        self._routes.clear()
         self._slots.close()
 
     def _hear(self, wait_s: float | None) -> None:
@@ -172,20 +186,39 @@ class Snapshots:
             self._slots.end_saving(is_certain=self._saving.knows_arenas)
 
     def _tensors(self) -> dict[str, Tensor]:
-        """With what is no tensor as one more, of a size that stays."""
-        tensors = self._state.tensors()
-        blob = self._state.rest()
-        if len(blob) > self._blob_bytes:
-            self._blob_bytes = pages_of(len(blob))
-        tensors[f"{RANK}{self._peers.rank}"] = as_tensor(blob, self._blob_bytes)
+        """With what is no tensor as one more."""
+        tensors, blob = self._state.take()
+        if len(blob) > self._blob.numel():
+            self._blob = torch.zeros(pages_of(len(blob)), dtype=torch.uint8)
+        self._blob[: len(blob)] = torch.frombuffer(bytearray(blob), dtype=torch.uint8)
+        tensors[f"{RANK}{self._peers.rank}"] = self._blob
+        self._identity = identity_of(tensors)
         return tensors
 
     def _fits(self, tensors: dict[str, Tensor]) -> bool:
         if self._layout is None or not self._saving.knows_arenas:
             return False
+        if any(route.identity == self._identity for route in self._routes.values()):
+            return True
         return bool(self._layout.signature == signature_of(tensors))
 
+    def _route(self, slot: Slot, tensors: dict[str, Tensor]) -> _Route:
+        known = self._routes.get(slot.number)
+        if known is not None and known.identity == self._identity:
+            return known
+        assert self._layout is not None
+        assert slot.arena is not None
+        route = _Route(
+            identity=self._identity,
+            tensors=tensors,
+            moves=self._layout.moves(tensors, slot.arena),
+            late=frozenset(n for n, t in tensors.items() if n.startswith(OPTIMIZER) or isinstance(t, nn.Parameter)),
+        )
+        self._routes[slot.number] = route
+        return route
+
     def _lay_out(self, tensors: dict[str, Tensor]) -> None:
+        self._routes.clear()
         self._slots.close()
         self._layout = build_layout(tensors, self._peers)
         on_gpu = any(tensor.device.type == "cuda" for tensor in tensors.values())
@@ -213,9 +246,8 @@ class Snapshots:
         assert slot.arena is not None
         if is_first:
             self._saving.give_arena(slot.arena, self._layout.metadata or b"", slot.number)
-        late = frozenset(n for n, t in tensors.items() if n.startswith(OPTIMIZER) or isinstance(t, nn.Parameter))
-        may_overlap = reason in (None, SaveReason.INTERVAL)
-        copy = self._copier.begin(self._layout.moves(tensors, slot.arena), late, may_overlap=may_overlap)
+        route = self._route(slot, tensors)
+        copy = self._copier.begin(route.moves, route.late, may_overlap=reason in (None, SaveReason.INTERVAL))
         self._copied_step = step
         taken = _Taken(
             step=step,

@@ -46,6 +46,18 @@ class Site(ABC):
     def kill_node(self, attempt: AttemptView) -> None:
         """A machine that holds a part of the attempt is gone, without a word: that of the last ranks if it can be."""
 
+    def give_back(self) -> None:
+        """The machine that was killed is there again; what runs on others is not disturbed."""
+        raise NotImplementedError(f"{self.type} loses no machines")
+
+    def hide_spare(self) -> None:
+        """Leave no more than two nodes that runs can be placed on."""
+        raise NotImplementedError(f"{self.type} has no node to spare")
+
+    def show_spare(self) -> None:
+        """The node that was hidden is there again."""
+        raise NotImplementedError(f"{self.type} has no node to spare")
+
     @contextlib.contextmanager
     def outage(self) -> Iterator[None]:
         """While the block lasts, the cluster's own control plane is away; nodes go on."""
@@ -83,6 +95,9 @@ class RaySite(Site):
         self._cluster.kill_raylet([name for name in attempt.nodes if name in self._cluster.nodes][-1])
 
     def recover(self) -> None:
+        self.give_back()
+
+    def give_back(self) -> None:
         for number in (1, 2):
             if f"n{number}" not in self._cluster.nodes:
                 self._cluster.start_node(number, cpus=4, gpus=2 if number == 1 else 0)
@@ -108,6 +123,22 @@ class SlurmSite(Site):
         node = attempt.nodes[-1]
         self._cluster.kill(node)
         self._cluster.ask("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
+
+    def give_back(self) -> None:
+        for node in self._cluster.node_names:
+            if not self._cluster.is_up(node):
+                self._cluster.start_slurmd(node)
+                self._cluster.ask("scontrol", "update", f"nodename={node}", "state=resume")
+
+    def hide_spare(self) -> None:
+        self._cluster.ask("scontrol", "update", f"nodename={self._spare}", "state=drain", "reason=test")
+
+    def show_spare(self) -> None:
+        self._cluster.ask("scontrol", "update", f"nodename={self._spare}", "state=resume")
+
+    @property
+    def _spare(self) -> str:
+        return self._cluster.node_names[-1]
 
     @contextlib.contextmanager
     def outage(self) -> Iterator[None]:
@@ -141,6 +172,19 @@ class KubernetesSite(Site):
         name = attempt.nodes[-1]
         self._cluster.node(name).kill()
         self._killed.append(name)
+
+    def give_back(self) -> None:
+        for name in self._killed:
+            self._cluster.remove_node(self._cluster.node(name))
+            node = self._cluster.add_node(name)
+            self._third = node if name == self._third.name else self._third
+        self._killed.clear()
+
+    def hide_spare(self) -> None:
+        self._cluster.remove_node(self._third)
+
+    def show_spare(self) -> None:
+        self._third = self._cluster.add_node(self._third.name)
 
     @contextlib.contextmanager
     def outage(self) -> Iterator[None]:

@@ -263,9 +263,13 @@ class Watch:
         self._proceed(final)
 
     def _proceed(self, final: Verdict | None) -> None:
+        again = self._restarts.again
+        verdict = final or (again.verdict if again is not None else None)
+        if self._verdict is None and verdict is not None and verdict.reason == "hang":
+            self._dump_stacks()  # here as on the node where it was found: who waits for whom is seen from all of them
         if final is not None:
             self._stop(final, self._plan["grace_s"])
-        elif self._restarts.again is not None and self._verdict is None and self._living():
+        elif again is not None and self._verdict is None and self._living():
             # At once: with a peer gone they can finish nothing, and what they would save they have in memory.
             self._kill_descendants(sparing_savers=True)
 
@@ -389,7 +393,6 @@ class Watch:
         ended = [rank.rank for rank in self._ranks.values() if rank.end is not None]
         found = self._hangs.look(now, ended=ended)
         if found is not None:
-            self._dump_stacks()
             message = found.message + "; stacks of all processes are in the logs of their ranks"
             self._give_in(Verdict("hang", message, rank=found.rank), time.time() - found.quiet_s)
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from windlass.client import Run, Update
 
 _REFRESH_S = 0.1
+_TOLD = ("retrying", "recovered", "set_aside", "cancel_requested", "resumed")  # kinds of events
 _MOST_AT_ONCE = 2_000
 _WHY_AFTER_S, _WHY_EVERY_S = 1.0, 5.0
 _PROGRESS_EVERY_S = 10.0  # where there is no live line
@@ -126,7 +127,7 @@ class Follower:
     def _event_lines(self, kind: str, message: str) -> list[tuple[str, str]]:
         if kind == "alert":
             return [("stderr", self._paint(f"windlass: {message}", "yellow"))]
-        return self._remark(message) if kind in ("retrying", "cancel_requested", "resumed") else []
+        return self._remark(message) if kind in _TOLD else []
 
     def _progress_lines(self) -> list[tuple[str, str]]:
         if self.pane.live or not self._status.progress or time.monotonic() - self._told_progress_at < _PROGRESS_EVERY_S:

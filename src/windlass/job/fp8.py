@@ -77,7 +77,7 @@ class _Product(torch.autograd.Function):
 
 def _divided(x: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
     most = torch.finfo(dtype).max
-    return (x.float() / scale).clamp(-most, most).to(dtype)
+    return (x.contiguous().float() / scale).clamp(-most, most).to(dtype)
 
 
 def _multiply(a: Tensor, a_scale: Tensor, b: Tensor, b_scale: Tensor, *, fast: bool) -> Tensor:

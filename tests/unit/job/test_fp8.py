@@ -83,8 +83,8 @@ def test_matrices_lie_as_a_gpu_wants_them() -> None:
     """Torch checks that without a GPU on tensors that have no memory; CPUs take any order."""
     _, low = _layers()
     low.to_empty(device="meta")
-    x = torch.randn(32, 64, device="meta", requires_grad=True)
-    low(x).sum().backward()
+    x = torch.randn(64, 32, device="meta", requires_grad=True)
+    low(x.t()).backward(torch.empty(48, 32, device="meta", dtype=torch.bfloat16).t())
     assert x.grad is not None
     assert low.weight.grad is not None
     with pytest.raises(RuntimeError, match="column|col_major"):

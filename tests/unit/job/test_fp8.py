@@ -87,9 +87,9 @@ def test_matrices_lie_as_a_gpu_wants_them() -> None:
     low(x.t()).backward(torch.empty(48, 32, device="meta", dtype=torch.bfloat16).t())
     assert x.grad is not None
     assert low.weight.grad is not None
-    with pytest.raises(RuntimeError, match="column|col_major"):
-        eights = torch.empty(32, 32, device="meta", dtype=STATES)
-        torch._scaled_mm(eights, eights, *(torch.ones((), device="meta"),) * 2, out_dtype=torch.bfloat16)
+    eights, one = torch.empty(32, 32, device="meta", dtype=STATES), torch.ones((), device="meta")
+    with pytest.raises(RuntimeError, match=r"column|col_major"):
+        torch._scaled_mm(eights, eights, one, one, out_dtype=torch.bfloat16)
 
 
 def test_what_is_not_trained_gets_no_gradient() -> None:

@@ -154,6 +154,8 @@ def loader(
         raise ValueError(f"prefetch is {prefetch}, but must be a whole number from 0")
     where = torch.device(device) if device is not None else own_device()
     order = order_of(source) if order is None else order
+    if isinstance(source, Loader):
+        source = source.source  # two that count what they hand out would count it twice
     if order is not None:
         return OrderedLoader(source, where, prefetch, order)
     if hasattr(source, "state_dict") and hasattr(source, "load_state_dict"):

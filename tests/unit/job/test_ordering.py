@@ -185,6 +185,16 @@ def test_an_order_that_cannot_be_seen_is_named() -> None:
 
 
 @pytest.mark.torch
+def test_a_loader_of_a_loader_counts_once() -> None:
+    pytest.importorskip("torch")
+    order = reader_of(0, 1)
+    inner: Any = job.loader(order, prefetch=2)
+    outer: Any = job.loader(inner, prefetch=3)
+    assert list(itertools.islice(outer, 3)) == [order.ids_at(12 * step, 12) for step in range(3)]
+    assert inner.state_dict()["position"] == outer.state_dict()["position"] == 36
+
+
+@pytest.mark.torch
 @pytest.mark.parametrize("prefetch", [0, 3])
 def test_a_source_with_a_state_of_its_own(prefetch: int) -> None:
     pytest.importorskip("torch")

@@ -76,3 +76,24 @@ def test_what_is_saved_is_exact_and_goes_on_as_if_nothing_had_been() -> None:
     _train(going_on, optimizer, 5, narrow=True)
     _train(saved, restored, 5, narrow=True)
     torch.testing.assert_close(exact_weights(saved, restored), exact_weights(going_on, optimizer), rtol=0, atol=0)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="the Triton kernel needs a GPU")
+@pytest.mark.parametrize("narrow", [False, True], ids=["fp32", "bf16"])
+def test_the_kernel_does_the_same(narrow: bool) -> None:
+    """Steps with a clipping factor, on a GPU and on a CPU, from the same gradients."""
+    trained = []
+    for device in ("cpu", "cuda"):
+        model = _model().to(device)
+        if narrow:
+            narrow_weights([model])
+        optimizer = NarrowAdamW(model.parameters(), **OPTIONS)
+        draw = torch.Generator().manual_seed(2)
+        for _ in range(3):
+            for parameter in model.parameters():
+                parameter.grad = torch.randn(parameter.shape, generator=draw).to(device, parameter.dtype)
+            optimizer.factor = torch.tensor(0.5, device=device)
+            optimizer.step()
+        exact = exact_weights(model, optimizer)
+        trained.append({name: value.cpu() for name, value in {**exact, "narrow": model[0].weight.detach()}.items()})
+    torch.testing.assert_close(trained[1], trained[0])

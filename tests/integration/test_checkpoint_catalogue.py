@@ -192,8 +192,14 @@ def test_what_the_library_saves_verifies(cli: Cli, home: Path) -> None:
     assert len(there) == 2  # as the spec wants
     assert all(c["world_size"] == 2 for c in listed)
     results = cli.json("checkpoints", "verify", run)  # at both of its places
-    seen = [(r["finding"], r["checkpoint"]["step"], r["checkpoint"]["reason"], r["checkpoint"]["tier"]) for r in results]
-    assert seen == [("good", 7, "final", "folder"), ("good", 7, "final", "store")]
+    assert [(r["finding"], r["checkpoint"]["step"], r["checkpoint"]["tier"]) for r in results] == [
+        ("good", 7, "folder"),
+        ("good", 7, "store"),
+    ]
+    assert results[0]["checkpoint"]["reason"] == "final"
+    exported = cli.json("checkpoints", "export", f"{run}@7", "weights.safetensors")
+    assert (exported["step"], exported["tensors"]) == (7, 2)
+    assert "is there already" in cli("checkpoints", "export", run, "weights.safetensors", expect=1).stderr
     check_the_store(cli, run)
 
 

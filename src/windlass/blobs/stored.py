@@ -122,19 +122,29 @@ def _problems(
     bucket: Bucket, name: str, manifest: Manifest, listing: Mapping[str, Found], *, contents: bool
 ) -> Iterator[str]:
     for file in manifest.files:
-        pieces = pieces_in(listing, file)
-        if pieces is None:
+        if pieces_in(listing, file) is None:
             yield f"{file.name} is not whole"
         elif contents:
             digest = hashlib.sha256()
             try:
-                for piece in pieces:
-                    digest.update(bucket.get(f"{name}/{piece.key}"))
+                for data in read_stored(bucket, name, file, listing):
+                    digest.update(data)
             except NotFound:
                 yield f"{file.name} is not whole"
                 continue
             if digest.hexdigest() != file.sha256:
                 yield f"{file.name} has changed since it was saved: its sha256 is another"
+
+
+def read_stored(
+    bucket: Bucket, name: str, file: PartFile, listing: Mapping[str, Found] | None = None
+) -> Iterator[bytes]:
+    """A file's bytes, piece by piece. Raises NotFound if it is not whole."""
+    pieces = pieces_in(bucket.list(name) if listing is None else listing, file)
+    if pieces is None:
+        raise NotFound(f"{bucket.at(name)}: {file.name} is not whole")
+    for piece in pieces:
+        yield bucket.get(f"{name}/{piece.key}")
 
 
 def remove_stored(bucket: Bucket, name: str) -> None:

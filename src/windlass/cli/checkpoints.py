@@ -1,10 +1,11 @@
-"""`checkpoints`: the catalogue of what a run saved, as a list, one by one, verified and removed."""
+"""`checkpoints`: the catalogue of what a run saved, as a list, one by one, verified, exported and removed."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,7 +20,7 @@ from windlass.core.quantities import format_duration, format_size
 if TYPE_CHECKING:
     from windlass.wire.checkpoints import CheckpointDetail, CheckpointView, PlaceView, Verification
 
-app = typer.Typer(help="Checkpoints of a run: list, look at, verify, remove.", no_args_is_help=True)
+app = typer.Typer(help="Checkpoints of a run: list, look at, verify, export, remove.", no_args_is_help=True)
 _STYLES = {"available": (), "corrupt": ("red",), "deleted": ("dim",)}
 _FINDINGS = {"good": "green", "corrupt": "red", "missing": "red", "unseen": "yellow"}
 _MOST_METRICS = 3
@@ -190,6 +191,43 @@ def _say_finding(looked: Verification) -> None:
     say(f"{paint(f'step {one.step:,}', 'bold')}  {paint(one.id, 'dim')}  {one.tier}  {finding}  {size}")
     for problem in looked.problems:
         say(f"  {problem}")
+
+
+@app.command()
+def export(
+    ctx: typer.Context,
+    run: Annotated[
+        str, typer.Argument(metavar="RUN[@WHICH]", help=f"A run, and which one: {_WHICH[0].lower()}{_WHICH[1:]}")
+    ],
+    target: Annotated[Path, typer.Argument(metavar="FILE", help="The safetensors file to write.")],
+    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
+    json: options.Json = False,
+) -> None:
+    """Write a checkpoint's weights to one safetensors file. This machine must see the folder or the store."""
+    from windlass.checkpoints.places import export_place
+
+    name, _, which = run.partition("@")
+    found = open_client(ctx).get(name)
+    one = found.checkpoint(which or "newest").checkpoint
+    if target.exists() and not force:
+        raise Conflict(f"{target} is there already", hint="--force writes over it")
+    wanted = found.view.spec.checkpoint
+    endpoint = wanted.store_endpoint if wanted is not None else None
+    for place in _places(one, which, None):
+        done = export_place(place.location, target.absolute(), run_id=one.run_id, step=one.step, endpoint=endpoint)
+        if done is None:
+            continue
+        if json:
+            say_json({"path": str(target), "step": one.step, "tensors": done.tensors, "size_bytes": done.size_bytes})
+        else:
+            size = f"{done.tensors} tensors, {format_size(done.size_bytes)}"
+            say(f"{paint_for(sys.stdout)(f'step {one.step:,}', 'bold')}  {size}  {target}")
+        return
+    seen = ", ".join(place.location for place in one.places)
+    raise Conflict(
+        f"nothing of step {one.step} can be seen from {os.uname().nodename}: {seen}",
+        hint="run it where the folder is, or set the credentials of the store in the environment",
+    )
 
 
 @app.command()

@@ -6,7 +6,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from windlass.checkpoints.choice import BestRule, by_checkpoint, copies_of, decide_best, decide_newest, decide_refusal, find
+from windlass.checkpoints.choice import (
+    BestRule,
+    by_checkpoint,
+    copies_of,
+    decide_best,
+    decide_newest,
+    decide_refusal,
+    find,
+)
 from windlass.checkpoints.types import CheckpointRecord, CheckpointState, checkpoint_id, transition
 from windlass.core.errors import Ambiguous, NotFound
 

@@ -175,7 +175,7 @@ class Trainer:
         """As many as there are steps left, epoch after epoch. Data that knows its position goes on from there; of other
         data the batches of steps that are done are passed over."""
         restored = fit.checkpoints is not None and fit.checkpoints.resumed_from is not None
-        goes_on = order_of(feed.source) is not None or (isinstance(feed, PositionedLoader) and restored)
+        goes_on = order_of(feed) is not None or (isinstance(feed, PositionedLoader) and restored)
         passed = fit.step if goes_on else 0
         first = fit.epoch if goes_on else 0
         for fit.epoch in itertools.count(first) if self.steps is not None else range(first, self.epochs or 1):

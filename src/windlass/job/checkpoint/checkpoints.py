@@ -62,6 +62,7 @@ def checkpoints(
     folder: str | os.PathLike[str] | None = None,
     store: str | None = None,
     memory: int | float | str | None = None,
+    overlap: bool = False,
 ) -> Checkpoints:
     """Checkpoints of these objects, `every` so many steps or such a time ("10m").
 
@@ -70,6 +71,8 @@ def checkpoints(
     `checkpoints` in the output folder; ranks on several nodes must share it, or have a `store` such as
     "s3://bucket/prefix", which gets a copy of what is saved. `memory`: how often a copy is left in the node's memory,
     where a run has some: as `every`, "off", or "auto" (not given: as the spec says), which is as often as costs little.
+    `overlap`: copies from a GPU go on beside the next forward and backward; none but optimizers of torch may change
+    parameters then.
     """
     given = {"scheduler": scheduler, "scaler": scaler, **(others or {})}
     state = TrainingState(model, optimizer, {name: one for name, one in given.items() if one is not None}, loader)
@@ -78,7 +81,7 @@ def checkpoints(
     interval = Interval(wanted.get("every", "10m") if every is None else every)
     in_store = {**wanted, "store": store} if store is not None else wanted
     pace = MemoryPace(wanted.get("memory", "auto") if memory is None else memory)
-    return Checkpoints(state, Path(place).absolute(), interval, _kept(keep, wanted), in_store, pace)
+    return Checkpoints(state, Path(place).absolute(), interval, _kept(keep, wanted), in_store, pace, overlap)
 
 
 def _kept(keep: Keep | int | None, wanted: Mapping[str, Any]) -> Keep:
@@ -100,6 +103,7 @@ class Checkpoints:
         keep: Keep,
         in_store: Mapping[str, Any],
         pace: MemoryPace,
+        overlap: bool = False,
     ) -> None:
         self.folder = folder
         self.first_step = 0
@@ -109,6 +113,7 @@ class Checkpoints:
         self._keep = keep
         self._in_store = in_store
         self._pace = pace
+        self._overlap = overlap
         self._store: StoreTier | None = None
         self._warned = False
         self._metrics: dict[str, float] = {}
@@ -141,6 +146,7 @@ class Checkpoints:
             memory=memory,
             restored=restored.in_memory if restored is not None else None,
             pace=self._pace,
+            overlaps=self._overlap,
             extras={"group": self._store.group if self._store is not None else []},
         )
         if self._store is not None:

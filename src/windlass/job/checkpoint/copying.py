@@ -1,4 +1,4 @@
-"""Copying a state into an arena: `Copier`. From a GPU the copy goes on while the next batch is computed.
+"""Copying a state into an arena: `Copier`. From a GPU the copy can go on while the next batch is computed.
 
 Until an optimizer changes them, parameters and its own state stay as they are: the copy has until then, and the
 optimizer waits for it on the device. Buffers and what is in the host's memory are copied before training goes on.
@@ -29,7 +29,7 @@ class Copy:
         """What the current stream is given from now on waits for the copy."""
         self._is_torn = self._was_changed()
         for device, _, end in self._ends:
-            torch.cuda.current_stream(device).wait_event(end)
+            wait_on_device(device, end)
         self.is_ordered = True
 
     def finish(self) -> bool:
@@ -52,25 +52,27 @@ class Copy:
 
 
 class Copier:
-    def __init__(self, optimizer: torch.optim.Optimizer | None) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer | None, *, overlaps: bool = False) -> None:
+        """`overlaps`: copies that may go on beside the model's work do."""
         self._optimizer = optimizer
         self._current = Copy((), ())
         self._streams: dict[torch.device, Any] = {}
         # Whether our hook has seen the optimizer's step: in a recorded graph of the device it would not, and nothing
         # would wait for us.
         self._was_seen = False
-        self._never = optimizer is None or any(group.get("capturable") for group in optimizer.param_groups)
+        can = optimizer is not None and not any(group.get("capturable") for group in optimizer.param_groups)
+        self._never = not (overlaps and can)
         self._hook = register_optimizer_step_pre_hook(self._before_update)  # of any optimizer
 
     @torch.no_grad()
     def begin(self, moves: Sequence[Move], late: frozenset[str], *, may_overlap: bool) -> Copy:
         """`late`: names of the tensors that none but an optimizer changes. The copy is over unless it may overlap."""
         overlaps = may_overlap and self._was_seen and not self._never
-        beside = [move for move in moves if overlaps and move.source.is_cuda and move.name in late]
+        beside = [move for move in moves if overlaps and self._is_on_device(move) and move.name in late]
         chosen = set(map(id, beside))
         devices = {move.source.device for move in moves if move.source.is_cuda}
         ends = self._copy_beside(beside)
-        _copy([move for move in moves if id(move) not in chosen])
+        copy_now([move for move in moves if id(move) not in chosen])
         for device in devices:
             stream = torch.cuda.current_stream(device)
             if not overlaps:
@@ -88,6 +90,9 @@ class Copier:
     def close(self) -> None:
         self._hook.remove()
 
+    def _is_on_device(self, move: Move) -> bool:
+        return move.source.is_cuda
+
     def _copy_beside(self, moves: Sequence[Move]) -> list[tuple[torch.device, Any, Any]]:
         """On streams of their own, after all that the devices were given up to now."""
         ends = []
@@ -97,7 +102,7 @@ class Copier:
             begin, end = _event(), _event()
             with torch.cuda.stream(stream):
                 begin.record(stream)
-                _copy([move for move in moves if move.source.device == device])
+                copy_now([move for move in moves if move.source.device == device])
                 end.record(stream)
             ends.append((device, begin, end))
         return ends
@@ -111,7 +116,11 @@ class Copier:
             self._current.put_before()
 
 
-def _copy(moves: Sequence[Move]) -> None:
+def wait_on_device(device: torch.device, end: Any) -> None:
+    torch.cuda.current_stream(device).wait_event(end)
+
+
+def copy_now(moves: Sequence[Move]) -> None:
     if moves:
         torch._foreach_copy_([move.target for move in moves], [move.source for move in moves], non_blocking=True)
 

@@ -68,6 +68,7 @@ class Snapshots:
         restored: MemoryCopy | None = None,
         pace: MemoryPace | None = None,
         extras: dict[str, Any] | None = None,
+        overlaps: bool = False,
     ) -> None:
         self._state = state
         self._folder = folder
@@ -77,7 +78,7 @@ class Snapshots:
         # One for all ranks and for this life of the processes: what an earlier life left is told apart by it.
         self._save_id = peers.from_first(secrets.token_hex(4))
         self._saving = Saving(announcer)
-        self._copier = Copier(state.optimizer)
+        self._copier = Copier(state.optimizer, overlaps=overlaps)
         self._memory = memory
         self.pace = pace or MemoryPace("off")
         self._slots = Slots(memory, peers.rank, restored)

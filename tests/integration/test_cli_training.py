@@ -131,7 +131,8 @@ def test_what_is_sent_is_enough_without_an_installation(tmp_path: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes((package_root() / name).read_bytes())
     # No site-packages: what is not sent and not in the standard library is not there.
-    script = "import windlass.job as job, windlass.planning; job.log(1, loss=1); print(job.__file__, job.plan)"
+    parts = "windlass.planning, windlass.job.checkpoint.stores.uploader"
+    script = f"import windlass.job as job, {parts}; job.log(1, loss=1); print(job.__file__, job.plan)"
     done = subprocess.run(
         [sys.executable, "-S", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60
     )

@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
+from windlass.blobs.connection import connect
 from windlass.blobs.objects import translated
-from windlass.blobs.opening import open_store
 from windlass.core.errors import InvalidInput, NotFound
-from windlass.wire.config import BlobsSection
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -121,10 +120,16 @@ def open_bucket(
     fault = environ.get(FAULT_VARIABLE)
     if parts.scheme == "file":
         return Bucket(address, _folder(Path(parts.path)), prefix="", fault=fault)
-    section = BlobsSection(
-        url=address, endpoint=endpoint or environ.get(ENDPOINT_VARIABLE), timeout=timeout_s, retries=retries
+    store = connect(
+        address,
+        environ=environ,
+        endpoint=endpoint or environ.get(ENDPOINT_VARIABLE),
+        access_key=environ.get("AWS_ACCESS_KEY_ID"),
+        secret_key=environ.get("AWS_SECRET_ACCESS_KEY"),
+        timeout_s=timeout_s,
+        retries=retries,
     )
-    return Bucket(address, open_store(section, environ=environ), prefix=parts.path, fault=fault)
+    return Bucket(address, store, prefix=parts.path, fault=fault)
 
 
 def _folder(path: Path) -> ObjectStore:

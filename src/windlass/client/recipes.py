@@ -9,7 +9,7 @@ from pathlib import Path
 
 import windlass
 
-_PARTS = ("agent", "core", "job", "planning")
+_PARTS = ("agent", "blobs", "core", "job", "planning")
 
 
 def package_root() -> Path:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import update
 
 from tests.unit.controller.stage import Stage
 from windlass.checkpoints.store import record_notes
 from windlass.controller.elastic import SETTLED_S, NarrowRun, decide_growth
+from windlass.controller.lease import leases
 from windlass.core.exits import Exit, ExitReason
 from windlass.core.resources import Node, NodeShare, Placement, Resources
 from windlass.scheduling.types import Aside, ClusterSnapshot, WaitingRun
@@ -188,3 +190,30 @@ def test_a_run_that_is_cancelled_meanwhile_is_cancelled(stage: Stage) -> None:
     for _ in range(3):
         stage.pass_time(1)
     assert stage.state(run_id) == "cancelled"
+
+
+def test_room_that_flaps_is_not_worth_a_restart(stage: Stage) -> None:
+    run_id = started(stage, 2)
+    save(stage, run_id)
+    for number in range(60):
+        stage.cluster.nodes = nodes(4 if number % 3 else 2)  # ten seconds of every fifteen
+        stage.pass_time(5)
+    assert len(stage.service.attempts(run_id).attempts) == 1
+
+
+def test_another_controller_goes_on_with_it(stage: Stage) -> None:
+    """One dies after it gave the warning: the next knows nothing of it, and the run grows all the same."""
+    run_id = started(stage, 2, command="stubborn", grace="1h")
+    save(stage, run_id)
+    stage.cluster.nodes = nodes(4)
+    for _ in range(30):
+        stage.pass_time(5)
+    assert stage.kinds(run_id).count("preempting") == 1
+    with stage.db.write() as tx:
+        tx.execute(update(leases).values(pid_start=0))
+    stage.controller = stage.new_controller()
+    assert stage.controller.activate()
+    stage.engine.finish(f"{run_id}.1", Exit(reason=ExitReason.PREEMPTED, message="preempted on request"))
+    for _ in range(5):
+        stage.pass_time(5)
+    assert (stage.state(run_id), nodes_of(stage, run_id)) == ("running", 4)

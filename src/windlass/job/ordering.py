@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from windlass.core.errors import InvalidInput
+from windlass.core.plan import Plan
 from windlass.job.session import session
 
 _ROUNDS = 8
@@ -26,6 +27,7 @@ class Readers(Protocol):
 
     data_rank: int
     data_world: int
+    plan: Plan
 
 
 def order(
@@ -42,13 +44,17 @@ def order(
 
     Each epoch has every sample once, in an order of its own; a batch may end one epoch and begin the next. `epochs`
     None: without end; what fills no whole batch after the last one is left out. `seed` None: the run's. `parallel`: if
-    its plan is more than copies, so that several processes read the same. `trace`: keep a hash of what was consumed.
+    its plan is more than copies, so that several processes read the same, or parts are cut into microbatches. `trace`:
+    keep a hash of what was consumed.
     """
     mine = session()
     if seed is None:
         seed = mine.seed or 0
     reader, readers = (mine.rank, mine.world_size) if parallel is None else (parallel.data_rank, parallel.data_world)
-    return Order(dataset_size, global_batch, seed, shuffle, epochs, reader=reader, readers=readers, trace=trace)
+    unit = 1 if parallel is None else parallel.plan.accumulate
+    return Order(
+        dataset_size, global_batch, seed, shuffle, epochs, reader=reader, readers=readers, unit=unit, trace=trace
+    )
 
 
 class Order:
@@ -65,23 +71,21 @@ class Order:
         *,
         reader: int,
         readers: int,
+        unit: int = 1,
         trace: bool = False,
     ) -> None:
+        """`unit`: every reader's part is a multiple of it."""
         for name, count in (("dataset_size", dataset_size), ("global_batch", global_batch), ("epochs", epochs)):
             if count is not None and count < 1:
                 raise InvalidInput(f"{name} is {count}, but must be a whole number from 1")
-        if global_batch < readers:
-            raise InvalidInput(
-                f"a batch of {global_batch} leaves some of {readers} processes without a sample; "
-                f"{readers} and more would do, or {global_batch} processes and fewer"
-            )
+        _check_parts(global_batch, readers, unit)
         self.dataset_size = dataset_size
         self.global_batch = global_batch
         self.seed = seed
         self.shuffle = shuffle
         self.epochs = epochs
         self.trace: str | None = hashlib.sha256().hexdigest() if trace else None
-        self._first, self._count = part_of(global_batch, reader, readers)
+        self._first, self._count = part_of(global_batch, reader, readers, unit)
         self._readers = readers
         self._position = 0  # samples consumed by all processes together
         self._drawn = False
@@ -154,11 +158,24 @@ class Order:
         return permuted(index, self.dataset_size, self.seed, epoch) if self.shuffle else index
 
 
-def part_of(batch: int, reader: int, readers: int) -> tuple[int, int]:
-    """Where a reader's part of a batch begins, and how large it is; the first ones read one more where it does not come
-    out even."""
-    each, over = divmod(batch, readers)
-    return reader * each + min(reader, over), each + (reader < over)
+def part_of(batch: int, reader: int, readers: int, unit: int = 1) -> tuple[int, int]:
+    """Where a reader's part of a batch begins, and how large it is; the first ones read a unit more where it does not
+    come out even."""
+    each, over = divmod(batch // unit, readers)
+    return (reader * each + min(reader, over)) * unit, (each + (reader < over)) * unit
+
+
+def _check_parts(batch: int, readers: int, unit: int) -> None:
+    if batch % unit:
+        below, above = batch // unit * unit, (batch // unit + 1) * unit
+        fitting = f"{below} or {above}" if below else str(above)
+        raise InvalidInput(f"a batch of {batch} is not divided by accumulate={unit}; {fitting} would be")
+    if batch < readers * unit:
+        each = "a sample" if unit == 1 else f"{unit} samples, one for each microbatch"
+        raise InvalidInput(
+            f"a batch of {batch} leaves some of {readers} processes without {each}; "
+            f"{readers * unit} and more would do, or {batch // unit} processes and fewer"
+        )
 
 
 def permuted(index: int, size: int, seed: int, epoch: int) -> int:

@@ -67,6 +67,14 @@ def test_more_readers_than_samples_are_refused() -> None:
         reader_of(0, 1, epochs=0)
 
 
+def test_parts_are_cut_into_microbatches() -> None:
+    assert [part_of(48, number, 5, unit=4) for number in range(5)] == [(0, 12), (12, 12), (24, 8), (32, 8), (40, 8)]
+    with pytest.raises(InvalidInput, match="a batch of 12 is not divided by accumulate=8; 8 or 16 would be"):
+        reader_of(0, 1, unit=8)
+    with pytest.raises(InvalidInput, match=r"some of 4 processes without 4 samples.* 16 and more .* 3 processes"):
+        reader_of(0, 4, unit=4)
+
+
 def test_epochs_end_it() -> None:
     order = reader_of(0, 1, epochs=2)
     assert len(order) == 16
@@ -137,14 +145,15 @@ def test_what_was_only_drawn_is_no_position() -> None:
 
 
 def test_a_run_says_who_reads_and_which_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Plan:
+    class Parallel:
         data_rank, data_world = 1, 2
+        plan = job.Plan(accumulate=3)
 
     monkeypatch.setattr(
         "windlass.job.ordering.session", lambda: job.Session({"RANK": "3", "WORLD_SIZE": "4", "WINDLASS_SEED": "9"})
     )
     assert next(iter(job.order(100, 12))) == reader_of(3, 4, seed=9).ids_at(9, 3)
-    assert next(iter(job.order(100, 12, parallel=Plan()))) == reader_of(1, 2, seed=9).ids_at(6, 6)
+    assert next(iter(job.order(100, 12, parallel=Parallel()))) == reader_of(1, 2, seed=9).ids_at(6, 6)
     assert job.order(100, 12, 1).seed == 1
 
 

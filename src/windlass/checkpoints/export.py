@@ -5,6 +5,8 @@ What is written is whole or not there; the files that it is made from are hashed
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import mmap
 import os
 import secrets
@@ -12,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from windlass.blobs.encoding import SUFFIX, is_plain, read_plain
 from windlass.core.dcp import ITEM_BYTES, METADATA, Chunk, Tensor, bytes_of_record, read_index
 from windlass.core.errors import Conflict, InvalidInput, NotFound
 from windlass.core.integrity import path_of, problem_of
@@ -34,7 +37,7 @@ def export_weights(
     """`bring` has these files of the checkpoint in the folder before they are read. Raises Conflict if they are not
     what the manifest says, NotFound if there are no weights among them."""
     _have(folder, manifest, [METADATA], bring)
-    index = read_index((folder / METADATA).read_bytes())
+    index = read_index(bytes(read_plain(folder, METADATA, os.environ)))
     weights = {name.removeprefix(MODEL): tensor for name, tensor in index.items() if name.startswith(MODEL)}
     if not weights:
         raise NotFound(f"{folder.name} has no tensors that are a model's: their names begin with '{MODEL}'")
@@ -51,11 +54,11 @@ def export_weights(
 
 
 def _have(folder: Path, manifest: Manifest, names: list[str], bring: Callable[[list[str]], None] | None) -> None:
-    known = {file.name: file for file in manifest.files}
+    known = {file.name.removesuffix(SUFFIX): file for file in manifest.files}
     if missing := [name for name in names if name not in known]:
         raise InvalidInput(f"{missing[0]} is no file of the checkpoint's manifest")
     if bring is not None:
-        bring(names)
+        bring([known[name].name for name in names])
     for name in names:
         if problem := problem_of(folder, known[name]):
             raise Conflict(f"the checkpoint is damaged: {problem}", hint="export another one")
@@ -67,23 +70,40 @@ def _write(folder: Path, weights: Mapping[str, Tensor], plan: Plan, path: Path) 
         file.truncate(plan.size_bytes)
         with mmap.mmap(file.fileno(), plan.size_bytes) as target:
             target[: len(plan.header)] = plan.header
-            for name, tensor in weights.items():
-                for chunk in tensor.chunks:
-                    _place(target, plan.starts[name], tensor, chunk, _bytes(folder, chunk))
+            chunks = [(name, tensor, chunk) for name, tensor in weights.items() for chunk in tensor.chunks]
+            for file_name, of_file in itertools.groupby(sorted(chunks, key=_file_of), key=_file_of):
+                with _opened(folder, file_name) as read:
+                    for name, tensor, chunk in of_file:
+                        content = read(chunk.start, chunk.length)
+                        _place(target, plan.starts[name], tensor, chunk, content)
             target.flush()
         os.fsync(file.fileno())
 
 
-def _bytes(folder: Path, chunk: Chunk) -> bytes:
-    with (folder / chunk.file).open("rb") as file:
-        file.seek(chunk.start)
-        content = file.read(chunk.length)
-    return content if chunk.is_bare else bytes_of_record(content)
+def _file_of(part: tuple[str, Tensor, Chunk]) -> str:
+    return part[2].file
+
+
+@contextlib.contextmanager
+def _opened(folder: Path, name: str) -> Iterator[Callable[[int, int], bytes]]:
+    """To read from it so many bytes from there. What is encoded is decoded once."""
+    if not is_plain(folder, name):
+        content = read_plain(folder, name, os.environ)
+        yield lambda start, length: bytes(content[start : start + length])
+        return
+    with (folder / name).open("rb") as file:
+
+        def read(start: int, length: int) -> bytes:
+            file.seek(start)
+            return file.read(length)
+
+        yield read
 
 
 def _place(target: mmap.mmap, start: int, tensor: Tensor, chunk: Chunk, content: bytes) -> None:
     """Lay a box of a tensor into the whole of it, run by run."""
     at = 0
+    content = content if chunk.is_bare else bytes_of_record(content)
     for offset, length in runs_of(tensor.shape, chunk.offsets, chunk.sizes):
         begin, size = start + offset * ITEM_BYTES[tensor.dtype], length * ITEM_BYTES[tensor.dtype]
         target[begin : begin + size] = content[at : at + size]

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from windlass.core.quantities import parse_duration, parse_size
 from windlass.wire.strict import StrictModel
 
+CHECKPOINT_KEY = "WINDLASS_CHECKPOINT_KEY"  # the secret that checkpoints are encrypted with
 _SHORTEST_S = 1.0
 _SLOWEST_BYTES = 64 << 10
 _STORE = re.compile(r"^(file:///[^\s?#]+|(s3|gs|az)://[^/\s?#]+(/[^\s?#]*)?)$")
@@ -59,6 +60,12 @@ Every = Annotated[
 ]
 
 
+class Compress(StrEnum):
+    NONE = "none"
+    ZSTD = "zstd"
+    ZLIB = "zlib"
+
+
 class CheckpointSpec(StrictModel):
     every: Every | None = Field(None, description="how often: a duration such as 10m, or a number of steps")
     keep: int | None = Field(None, ge=1, le=100_000, description="how many of the newest stay")
@@ -70,6 +77,8 @@ class CheckpointSpec(StrictModel):
     folder: Annotated[str, Field(max_length=2_000), AfterValidator(_folder)] | None = Field(
         None, description="where they go, in a folder of the run's own; default the run's folder"
     )
+    compress: Compress | None = Field(None, description="files at rest: none, zstd or zlib; default none")
+    encrypt: bool | None = Field(None, description="files at rest, with the key in the secret WINDLASS_CHECKPOINT_KEY")
     store: Annotated[str, Field(max_length=2_000), AfterValidator(_store)] | None = Field(
         None, description="an object store that gets a copy: s3://BUCKET/PREFIX, gs://…, az://… or file:///PATH"
     )

@@ -97,6 +97,11 @@ def test_keys_of_later_versions_are_refused_by_name(path: str) -> None:
         ({"command": "x", "checkpoint": {"store": "/tmp"}}, "`checkpoint.store`: write s3://BUCKET/PREFIX"),
         ({"command": "x", "checkpoint": {"store_endpoint": "minio"}}, "`checkpoint.store_endpoint`: write an address"),
         ({"command": "x", "checkpoint": {"store_rate": "1KB"}}, "`checkpoint.store_rate`: '1KB' is too slow"),
+        ({"command": "x", "checkpoint": {"encrypt": True}}, "`checkpoint.encrypt`: needs the key"),
+        (
+            {"command": "x", "checkpoint": {"compress": "rar"}},
+            "`checkpoint.compress`: input should be 'none'",
+        ),
         ({"command": "x", "checkpoint": {"store_every": "0s"}}, "`checkpoint.store_every`: '0s' is too short"),
         (
             {"command": "x", "checkpoint": {"best_is": "x"}},

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from windlass.blobs.encoding import choose_encoding
 from windlass.core.errors import InvalidInput
 from windlass.core.manifest import SaveReason
 from windlass.job.checkpoint.announcing import Announcer
@@ -112,6 +113,8 @@ class Checkpoints:
         self._interval = interval
         self._keep = keep
         self._in_store = in_store
+        self._encode = {name: in_store.get(name) for name in ("compress", "encrypt")}
+        choose_encoding(self._encode, os.environ)  # what is missing for it is told now
         self._pace = pace
         self._overlap = overlap
         self._store: StoreTier | None = None
@@ -147,7 +150,7 @@ class Checkpoints:
             restored=restored.in_memory if restored is not None else None,
             pace=self._pace,
             overlaps=self._overlap,
-            extras={"group": self._store.group if self._store is not None else []},
+            extras={"group": self._store.group if self._store is not None else [], "encode": self._encode},
         )
         if self._store is not None:
             self._store.start()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import mmap
+import os
 import pickle
 import warnings
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ from torch.distributed._shard._utils import narrow_tensor_by_index
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, TensorStorageMetadata
 
+from windlass.blobs.encoding import is_plain, read_plain
 from windlass.core.errors import InvalidInput
 from windlass.job.checkpoint.folder import METADATA
 from windlass.job.checkpoint.state import RANK
@@ -29,7 +31,8 @@ class Contents:
 
     def __init__(self, path: Path, *, metadata: bytes | None = None) -> None:
         self.path = path
-        self.metadata: Metadata = pickle.loads((path / METADATA).read_bytes() if metadata is None else metadata)
+        index = read_plain(path, METADATA, os.environ) if metadata is None else metadata
+        self.metadata: Metadata = pickle.loads(index)
         self._files: dict[str, Tensor] = {}
         self._chunks = {
             (name, tuple(chunk.offsets)): (tuple(chunk.sizes), saved.properties.dtype)
@@ -103,6 +106,8 @@ class Contents:
         return whole[start : start + length].view(dtype).view(shape)
 
     def _file(self, name: str) -> Tensor:
+        if name not in self._files and not is_plain(self.path, name):
+            self._files[name] = torch.frombuffer(read_plain(self.path, name, os.environ), dtype=torch.uint8)
         if name not in self._files:
             with (self.path / name).open("rb") as file:
                 # Populated: a fault for every page would cost more than the copy.

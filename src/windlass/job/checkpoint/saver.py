@@ -13,11 +13,14 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from windlass.blobs.encoding import CHUNK_BYTES, SUFFIX, Encoder, Encoding, choose_encoding, encode
+from windlass.core.errors import InvalidInput
 from windlass.core.manifest import MANIFEST, Manifest, PartFile, SaveReason, folder_name, render_manifest
 from windlass.job.checkpoint.disk import Disk
 from windlass.job.checkpoint.folder import (
@@ -61,6 +64,7 @@ class Order:
     keep: dict[str, Any]
     group: list[int] = field(default_factory=list)  # the ranks that share this folder, if not all do
     arena: int = 0  # the number of the one that holds it
+    encode: dict[str, Any] = field(default_factory=dict)  # `compress` and `encrypt` of the spec
 
     @property
     def ranks(self) -> list[int]:
@@ -101,7 +105,7 @@ class Saver:
             written_s = time.monotonic() - began
             if order.is_lead:
                 self._commit(order, saving, files)
-        except (SaveFailed, OSError) as error:
+        except (SaveFailed, InvalidInput, OSError) as error:
             self._give_up(order, saving, error)
             return {"step": order.step, "error": str(error), "took_s": time.monotonic() - began}
         size = sum(file.size_bytes for file in files)
@@ -109,7 +113,8 @@ class Saver:
         return {"step": order.step, "error": None, "took_s": took_s, "written_s": written_s, "size_bytes": size}
 
     def _write_part(self, order: Order, saving: Path) -> list[PartFile]:
-        writing = [self._threads.submit(self._write_image, order.arena, saving, *file) for file in order.files]
+        write = self._write_encoded if _encoding(order).name else self._write_image
+        writing = [self._threads.submit(write, order, saving, *file) for file in order.files]
         try:
             files = [future.result() for future in writing]
         finally:
@@ -120,13 +125,13 @@ class Saver:
         self._disk.write_file(saving / part_name(order.rank), json.dumps(part).encode())
         return files
 
-    def _write_image(self, arena: int, saving: Path, name: str, start: int, size: int) -> PartFile:
+    def _write_image(self, order: Order, saving: Path, name: str, start: int, size: int) -> PartFile:
         """Straight from the arena, each chunk hashed on its way."""
         digest = hashlib.sha256()
         fd = self._disk.create(saving / name, direct=True)
         try:
             self._disk.reserve(fd, size)
-            with memoryview(self._arenas[arena]) as memory:
+            with memoryview(self._arenas[order.arena]) as memory:
                 for at in range(0, size, _CHUNK):
                     with memory[start + at : start + min(at + _CHUNK, size)] as chunk:
                         digest.update(chunk)
@@ -136,15 +141,35 @@ class Saver:
             os.close(fd)
         return PartFile(name=name, size_bytes=size, sha256=digest.hexdigest())
 
+    def _write_encoded(self, order: Order, saving: Path, name: str, start: int, size: int) -> PartFile:
+        """The same, compressed or encrypted: the hash is of what is on the disk."""
+        encoder = Encoder(_encoding(order), name, size)
+        digest, written = hashlib.sha256(), 0
+        fd = self._disk.create(saving / f"{name}{SUFFIX}")
+        try:
+            for content in self._encoded(order, encoder, start, size):
+                digest.update(content)
+                self._disk.write(fd, memoryview(content), written)
+                written += len(content)
+            self._disk.sync(fd)
+        finally:
+            os.close(fd)
+        return PartFile(name=f"{name}{SUFFIX}", size_bytes=written, sha256=digest.hexdigest())
+
+    def _encoded(self, order: Order, encoder: Encoder, start: int, size: int) -> Iterator[bytes]:
+        yield encoder.begin()
+        with memoryview(self._arenas[order.arena]) as memory:
+            for at in range(0, size, CHUNK_BYTES):
+                with memory[start + at : start + min(at + CHUNK_BYTES, size)] as chunk:
+                    yield encoder.chunk(chunk)
+
     def _commit(self, order: Order, saving: Path, mine: list[PartFile]) -> None:
         files = mine + [file for rank in order.ranks[1:] for file in self._await_part(saving, rank)]
         for file in files:
             if (saving / file.name).stat().st_size != file.size_bytes:
                 raise SaveFailed(f"{file.name} is not as long as its saver says")
         if order.rank == 0:
-            self._disk.write_file(saving / METADATA, self._metadata)
-            digest = hashlib.sha256(self._metadata).hexdigest()
-            files.append(PartFile(name=METADATA, size_bytes=len(self._metadata), sha256=digest))
+            files.append(self._write_metadata(order, saving))
         manifest = Manifest(
             run_id=order.run_id,
             attempt=order.attempt,
@@ -155,6 +180,7 @@ class Saver:
             plan=order.plan,
             files=tuple(files),
             metrics=order.metrics,
+            format="+".join(word for word in ("dcp", _encoding(order).name) if word),
         )
         for rank in order.ranks:
             self._disk.remove(saving / part_name(rank))
@@ -165,6 +191,13 @@ class Saver:
             name = part_folder_name(f"{name}-{order.save_id}")
         self._show(saving, Path(order.folder) / name)
         self._clean_up(Path(order.folder), Keep(**order.keep))
+
+    def _write_metadata(self, order: Order, saving: Path) -> PartFile:
+        name, content = METADATA, self._metadata
+        if _encoding(order).name:
+            name, content = f"{METADATA}{SUFFIX}", encode(content, _encoding(order), METADATA)
+        self._disk.write_file(saving / name, content)
+        return PartFile(name=name, size_bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
 
     def _show(self, saving: Path, final: Path) -> None:
         if (final / MANIFEST).exists():
@@ -214,10 +247,16 @@ class Saver:
                 return
             for name, _, _ in order.files:
                 self._disk.remove(saving / name)
+                self._disk.remove(saving / f"{name}{SUFFIX}")
             if saving.exists():
                 self._disk.write_file(saving / part_name(order.rank), json.dumps({"error": str(error)}).encode())
         except OSError:
             pass  # it is garbage, and will be collected as such
+
+
+def _encoding(order: Order) -> Encoding:
+    """The key is in the environment, which orders are not written to."""
+    return choose_encoding(order.encode, os.environ)
 
 
 def part_name(rank: int) -> str:

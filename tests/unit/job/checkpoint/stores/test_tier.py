@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -14,11 +15,13 @@ from torch import nn  # noqa: E402
 
 from windlass.blobs.bucket import Bucket, open_bucket  # noqa: E402
 from windlass.blobs.stored import list_stored  # noqa: E402
-from windlass.core.errors import Unavailable  # noqa: E402
+from windlass.checkpoints.export import export_weights  # noqa: E402
+from windlass.core.errors import InvalidInput, Unavailable  # noqa: E402
 from windlass.core.manifest import SaveReason  # noqa: E402
 from windlass.job.checkpoint.checkpoints import checkpoints  # noqa: E402
-from windlass.job.checkpoint.folder import list_saved  # noqa: E402
+from windlass.job.checkpoint.folder import check_hashes, list_saved  # noqa: E402
 from windlass.job.checkpoint.stores import tier  # noqa: E402
+from windlass.job.session import session  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -101,3 +104,32 @@ def test_a_store_that_is_away_never_means_that_there_is_nothing(
     train(tmp_path / "one", f"file://{tmp_path}/store", 2)
     monkeypatch.setattr(tier, "list_stored", lambda _: (_ for _ in ()).throw(Unavailable("away")))
     assert train(tmp_path / "one", f"file://{tmp_path}/store", 2)[0] == 2  # the folder has it
+
+
+@pytest.mark.parametrize("wanted", [{"compress": "zlib"}, {"compress": "zstd", "encrypt": True}])
+def test_encoded_checkpoints_come_back_bit_for_bit(
+    wanted: dict[str, object], bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("cryptography")
+    pytest.importorskip("zstandard")
+    session.cache_clear()
+    monkeypatch.setenv("WINDLASS_CHECKPOINT", json.dumps(wanted))
+    monkeypatch.setenv("WINDLASS_CHECKPOINT_KEY", "ab" * 32)
+    try:
+        _, model = train(tmp_path / "one", bucket.address, 3)
+        newest = list_saved(tmp_path / "one")[0]
+        assert all(file.name.endswith(".enc") for file in newest.manifest.files)
+        check_hashes(newest)  # which needs no key
+        done = export_weights(newest.path, newest.manifest, tmp_path / "out.safetensors")
+        assert done.tensors == 2
+        shutil.rmtree(tmp_path / "one")
+        first, again = train(tmp_path / "one", bucket.address, 3)
+        assert (first, weights(again)) == (3, weights(model))
+        if "encrypt" in wanted:
+            assert newest.manifest.format == "dcp+zstd+aes"
+            monkeypatch.setenv("WINDLASS_CHECKPOINT_KEY", "cd" * 32)
+            with pytest.raises(InvalidInput, match="another key"):
+                train(tmp_path / "one", bucket.address, 3)
+            assert list_saved(tmp_path / "one")[0].manifest.step == 3  # no reason to set it aside
+    finally:
+        session.cache_clear()

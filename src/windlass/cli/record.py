@@ -132,6 +132,8 @@ def describe_exit(exit: ExitView, *, brief: bool = False) -> str:
         what = f"signal {exit.signal}"
     if exit.rank is not None and exit.reason != "completed":
         what += f" of rank {exit.rank}"
+    if exit.trouble is not None:
+        what += f" ({exit.trouble.replace('_', ' ')})"
     return f"{what}: {exit.message}" if exit.message and not brief else what
 
 

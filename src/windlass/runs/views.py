@@ -87,6 +87,8 @@ def exit_view(exit: Exit | None) -> wire.ExitView | None:
         rank=exit.rank,
         message=exit.message,
         traceback=exit.traceback,
+        trouble=exit.trouble,
+        node=exit.node,
     )
 
 

@@ -81,6 +81,8 @@ class ExitView(Wire):
     traceback: str | None = Field(
         None, description="of that rank: the first to fail, not those that failed for want of it"
     )
+    trouble: str | None = Field(None, description="what kind it is, where its last words tell: see docs/recovery.md")
+    node: str | None = Field(None, description="where it happened")
 
 
 class Progress(Wire):

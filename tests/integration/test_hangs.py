@@ -68,6 +68,22 @@ def test_a_hang_passes_in_place(runs: LocalRuns) -> None:
     assert recovery["detect_s"] >= 2.0
 
 
+@pytest.mark.parametrize("in_place", [None, InPlace(most=3, errors_too=False, key="k" * 32)])
+def test_all_nodes_of_a_gang_say_where_they_are(tmp_path: Path, in_place: InPlace | None) -> None:
+    runs = LocalRuns(tmp_path, nodes=2)
+    try:
+        attempt = runs.start("python", runs.script("stuck.py", STUCK), hang=2.0, in_place=in_place)
+        seen = runs.wait(attempt)
+        assert seen.exit is not None
+        assert seen.exit.reason is (ExitReason.HANG if in_place is None else ExitReason.COMPLETED)
+        for rank, function in ((0, "wait_for_peer"), (1, "stuck_here")):
+            kept = (runs.node_dir(attempt, rank) / layout.stacks(rank)).read_text()
+            assert f"in {function}" in kept
+    finally:
+        runs.clean_up()
+    assert runs.processes() == []
+
+
 def test_of_a_program_that_tells_nothing_the_kernel_tells_something(runs: LocalRuns) -> None:
     """It is not judged; but when another hangs, its processes are asked too."""
     lone = "import os, runpy\nrunpy.run_path('stuck.py' if os.environ['RANK'] == '1' else 'unheard.py')\n"

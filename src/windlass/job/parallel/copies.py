@@ -95,7 +95,7 @@ def _settle_buckets(ddp: DistributedDataParallel) -> None:
     ddp.reducer.prepare_for_forward()
     nothing = torch.stack([parameter.sum() for parameter in ddp.parameters() if parameter.requires_grad]).sum() * 0.0
     ddp.reducer.prepare_for_backward([nothing])
-    nothing.backward()
+    nothing.backward()  # type: ignore[no-untyped-call]
     ddp.reducer._rebuild_buckets()
     ddp.zero_grad(set_to_none=True)
 

@@ -27,6 +27,7 @@ from .restarts import Restarts
 from .status import Status
 from .target import sees_the_difference, warm_target
 from .watch import FROM_OUTSIDE, Watch
+from .watched import start_watcher
 
 _LOWEST_PORT = 20_000
 _GIVE_UP_ROUNDS = 10  # what a process starts while it is being killed is met in the next
@@ -112,7 +113,7 @@ def _run(
         return step
     status.change(state="running", started_at=watch.started_at)
     _notify(plan)
-    watch.left_alone = surroundings.record(plan, commands[0].program, commands[0].env)
+    watch.leave_alone(surroundings.record(plan, commands[0].program, commands[0].env))
     memory.sweep()
     while True:
         ended = watch.run()
@@ -138,6 +139,8 @@ def _start_ranks(
         if not isinstance(started, Started):
             return started
         watch.add(command.rank, started.pid, started.out_fd, started.err_fd, log)
+        if command.rank == 0:
+            start_watcher(command.env, command.cwd, started.pid)
         status.add_rank(command.rank, started.pid)
     return None
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import select
-import selectors
 import signal
 import time
-from typing import Any, Callable, Iterable, Mapping, Union
+from typing import Any, Mapping, Union
 
 from . import comeback, conclusion, kernel, layout, progress, savers, stacks
 from .blame import Candidate, decide_culprit, is_certain, missed_peers
 from .failure import describe_failure, describe_unfinished
 from .files import read_json, write_json
 from .hang import Hangs
-from .ranklog import RankLog, Stream
+from .kin import Kin
+from .pipes import Pipes
+from .ranklog import RankLog
 from .ranks import Rank
 from .recovery import Failed
 from .restarts import Restarts
@@ -22,14 +23,8 @@ from .sampling import Sampler
 from .status import Status
 from .verdict import Verdict
 
-_READ_BYTES = 256 * 1024
-# A rank that prints at every step would wake us at every step, and waking somebody costs it tens of microseconds.
-_REST_S = 0.025
-_LITTLE_BYTES = 16 * 1024
 _FIRST_SAMPLE_S = 0.5
 _MEMORY_CHECK_S = 0.5
-_KILL_PATIENCE_S = 5.0
-_DRAIN_PATIENCE_S = 1.0
 _TERM_PATIENCE_S = 0.3
 _DOUBT_S = 3.0  # how long to wait for a better explanation than that a peer is gone
 FROM_OUTSIDE = "its node was told to stop from outside"
@@ -41,9 +36,8 @@ class Watch:
         self._node_dir = plan["node_dir"]
         self._status = status
         self._wakeup_fd = wakeup_fd
-        self._readers: dict[int, Callable[[], Any]] = {wakeup_fd: self._on_signals}
-        self._selector: selectors.BaseSelector  # from `run` on
-        self._read_bytes = 0  # since the last rest
+        self._pipes = Pipes(wakeup_fd, self._on_signals)
+        self._kin = Kin(self._reap)
         self._ranks: dict[int, Rank] = {}
         self._verdict: Verdict | None = None
         self._failed: list[Candidate] = []
@@ -59,10 +53,8 @@ class Watch:
         self._usage: dict[str, Any] = {}  # the newest sample
         self._dead = conclusion.Dead()  # ranks of former generations
         self._restarts = restarts
-        self._spared = savers.Spared()
         self._linger_until: float | None = None  # once all ranks have ended: for what savers still write
         self.started_at = time.time()
-        self.left_alone: int | None = None  # the pid of the probe, which may outlive the ranks
 
     # Taking over ------------------------------------------------------------------------------------------------
 
@@ -70,8 +62,12 @@ class Watch:
         if self._sample_at is None:
             self._begin()
         self._ranks[pid] = Rank(rank=rank, pid=pid, log=log, plan=self._plan)
-        for fd, stream in ((out_fd, log.out), (err_fd, log.err)):
-            self._readers[fd] = self._reader(fd, stream, log)
+        self._pipes.add(out_fd, log.out, log)
+        self._pipes.add(err_fd, log.err, log)
+
+    def leave_alone(self, pid: int | None) -> None:
+        """A process that may outlive the ranks, with those that it starts."""
+        self._kin.left_alone = pid
 
     def _begin(self) -> None:
         """Time counts from the first rank."""
@@ -86,13 +82,12 @@ class Watch:
     def abandon(self) -> None:
         """Kill what was started: the attempt cannot go on."""
         self._verdict = Verdict("launch_failed", "")
-        self._kill_descendants()
+        self._kin.kill()
 
     def begin_again(self, failed: Failed) -> None:
         """The ranks to come are of the next generation. What they are followed by stays; of the dead a sum is kept."""
         self._dead = self._dead.joined_by(self._ranks.values())
         self._ranks = {}
-        self._readers = {self._wakeup_fd: self._on_signals}
         self._failed, self._doubt_until, self._linger_until = [], None, None
         self._oom_kills = kernel.oom_kills()
         self._hangs.begin_again(time.monotonic())
@@ -102,64 +97,28 @@ class Watch:
         """Until every rank has ended; the outcome, or the failure after which they are to be started again."""
         self._sampler = self._sampler or Sampler(self._plan["gpu_indices"])
         self._sampler.open()
-        # Not before the last fork: a warm rank would inherit the object, and when it is collected there, close what
-        # has its number by then, such as a file of the script's.
-        self._selector = selectors.DefaultSelector()
-        for fd, reader in self._readers.items():
-            self._selector.register(fd, selectors.EVENT_READ, reader)
-        self._restarts.attach(self._selector)
-        signals = select.poll()
-        signals.register(self._wakeup_fd, select.POLLIN)
+        self._restarts.attach(self._pipes.open())
         self._look_for_completion()
         while not self._is_over():
-            if 0 < self._read_bytes < _LITTLE_BYTES:
-                # Output gathers meanwhile; a signal ends the rest. After more than a little there is none: a rank
-                # must not wait for room in its pipe.
-                signals.poll(1000 * min(_REST_S, self._wait_s()))
-            self._read_bytes = 0
-            for key, _ in self._selector.select(self._wait_s()):
-                # An event handled before, of the same batch, may have closed it.
-                if key.fd in self._selector.get_map():
-                    key.data()
+            self._pipes.heed(self._wait_s)
             self._tick()
         again = self._restarts.again if self._verdict is None else None
-        self._kill_descendants(sparing_savers=again is not None)
+        self._kin.kill(sparing_savers=again is not None)
         self._restarts.detach()
-        self._drain(again)
+        self._pipes.close(at_once=again is not None)
+        self._close_logs(again)
         self._restarts.ranks_have_ended()
         self._sampler.close()
-        if again is None:
-            return self._outcome()
-        self._spared.add(savers.only_savers(self._others()), time.monotonic())
-        return again
+        return self._outcome() if again is None else again
 
     def give_up(self, failed: Failed, why: str) -> dict[str, Any]:
         """The ranks cannot be started again: the outcome of the failure that they were to come back from."""
         message = "%s; its ranks could not be started again: %s" % (failed.verdict.message, why)
         self._verdict = failed.verdict._replace(message=message)
-        self._kill_descendants()
+        self._kin.kill()
         return self._outcome()
 
     # Events -----------------------------------------------------------------------------------------------------
-
-    def _reader(self, fd: int, stream: Stream, log: RankLog) -> Callable[[], bool]:
-        def read() -> bool:
-            """Whether there may be more."""
-            try:
-                data = os.read(fd, _READ_BYTES)
-            except BlockingIOError:
-                return False
-            if data:
-                self._read_bytes += len(data)
-                log.feed(stream, data, time.time())
-                return True
-            self._selector.unregister(fd)
-            del self._readers[fd]
-            os.close(fd)
-            log.finish(stream, time.time())
-            return False
-
-        return read
 
     def _on_signals(self) -> None:
         numbers = os.read(self._wakeup_fd, 4096)
@@ -220,7 +179,7 @@ class Watch:
         if self._wish_is_there() or self._is_told_too():
             self._on_stop()  # the wish was there before its signal: an end that follows from it is no failure
             return
-        self._read_all()  # its last words
+        self._pipes.read_all()  # its last words
         failure = describe_failure(
             rank=rank.rank,
             exit_code=exit_code,
@@ -243,7 +202,7 @@ class Watch:
     def _conclude(self) -> None:
         if not self._failed or self._verdict is not None or self._restarts.is_settling:
             return
-        self._read_all()
+        self._pipes.read_all()
         unfinished = [
             Candidate(rank.rank, failure, None, 1)
             for rank in self._ranks.values()
@@ -271,7 +230,7 @@ class Watch:
             self._stop(final, self._plan["grace_s"])
         elif again is not None and self._verdict is None and self._living():
             # At once: with a peer gone they can finish nothing, and what they would save they have in memory.
-            self._kill_descendants(sparing_savers=True)
+            self._kin.kill(sparing_savers=True)
 
     def _look_for_completion(self) -> None:
         """Once all ranks that the attempt is for have ended well, the others are told to stop; with several nodes
@@ -314,8 +273,8 @@ class Watch:
         if self._kill_at is not None and now >= self._kill_at:
             self._kill_at = None
             self._killed = True
-            self._kill_descendants()
-        _kill(self._spared.take_overdue(now))
+            self._kin.kill()
+        self._kin.kill_overdue(now)
         self._proceed(self._restarts.settle(now))
 
     # Decisions --------------------------------------------------------------------------------------------------
@@ -330,20 +289,13 @@ class Watch:
             return False
         if self._restarts.again is not None and self._verdict is None:
             return True
-        now, left = time.monotonic(), self._others()
+        now = time.monotonic()
         if self._linger_until is None:
             self._linger_until = now + savers.PATIENCE_S
         # The shell has gone at the first signal, but what it had started may still be using its grace period.
-        if self._kill_at is not None and any(rank.signals_group for rank in self._ranks.values()) and left:
+        if self._kill_at is not None and any(rank.signals_group for rank in self._ranks.values()) and self._kin.all():
             return False
-        return self._killed or now >= self._linger_until or not savers.only_savers(left)
-
-    def _others(self) -> list[int]:
-        """Every descendant that is not the probe's business. Orphans are among them: we adopt them."""
-        spared = set()
-        if self.left_alone is not None:
-            spared = {self.left_alone, *kernel.descendants(self.left_alone)}
-        return [pid for pid in kernel.descendants(os.getpid()) if pid not in spared]
+        return self._killed or now >= self._linger_until or not self._kin.has_savers()
 
     def _stop(self, verdict: Verdict, grace_s: float) -> None:
         now = time.monotonic()
@@ -366,16 +318,6 @@ class Watch:
         except ProcessLookupError:
             pass  # it has just ended
 
-    def _kill_descendants(self, *, sparing_savers: bool = False) -> None:
-        deadline = time.monotonic() + _KILL_PATIENCE_S
-        while True:
-            pids = [pid for pid in self._others() if not (sparing_savers and savers.is_saver(pid))]
-            if not pids or time.monotonic() > deadline:
-                return
-            _kill(pids)
-            self._reap()
-            time.sleep(0.001)
-
     def _check_memory(self) -> None:
         limit = self._plan["memory_limit_bytes"]
         pids = list(self._living().values())
@@ -397,7 +339,7 @@ class Watch:
             self._give_in(Verdict("hang", message, rank=found.rank), time.time() - found.quiet_s)
 
     def _dump_stacks(self) -> None:
-        stacks.dump([rank for rank in self._ranks.values() if rank.end is None], self._node_dir, self._read_all)
+        stacks.dump([rank for rank in self._ranks.values() if rank.end is None], self._node_dir, self._pipes.read_all)
 
     def _sample(self) -> None:
         if self._sampler is None:
@@ -421,31 +363,13 @@ class Watch:
     def _wait_s(self) -> float:
         now = time.monotonic()
         marks = [self._sample_at, self._memory_at, self._timeout_at, self._kill_at, self._doubt_until]
-        marks += [self._linger_until, self._spared.next_end(), self._restarts.next_at()]
+        marks += [self._linger_until, self._kin.next_at(), self._restarts.next_at()]
         waits = [mark - now for mark in marks if mark is not None]
         flushes = [rank.log.next_flush_at() for rank in self._ranks.values()]
         waits.extend(at - time.time() for at in flushes if at is not None)
         return max(0.0, min(waits))
 
-    def _read_all(self) -> None:
-        """Whatever the ranks have written so far."""
-        for fd, reader in list(self._readers.items()):
-            if fd != self._wakeup_fd:
-                while reader():
-                    pass
-
-    def _drain(self, again: Failed | None) -> None:
-        """Everyone who could write is dead, so every pipe has an end, but for those that a spared saver shares; the
-        limit is for the unforeseen."""
-        deadline = time.monotonic() + (_DRAIN_PATIENCE_S if again is None else 0.0)
-        self._read_all()
-        while len(self._selector.get_map()) > 1 and time.monotonic() < deadline:
-            for key, _ in self._selector.select(0.1):
-                key.data()
-        for key in self._selector.get_map().values():
-            if key.fd != self._wakeup_fd:
-                os.close(key.fd)
-        self._selector.close()  # no fork may have it: see `run`
+    def _close_logs(self, again: Failed | None) -> None:
         for rank in self._ranks.values():
             for stream in (rank.log.out, rank.log.err):
                 rank.log.finish(stream, time.time())
@@ -466,11 +390,3 @@ class Watch:
             started_at=self.started_at,
             had_to_be_killed=self._killed,
         )
-
-
-def _kill(pids: Iterable[int]) -> None:
-    for pid in pids:
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            continue  # gone already, or a set-uid program that is not ours to kill

@@ -6,7 +6,7 @@ import re
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from windlass.core.quantities import parse_duration, parse_size
 from windlass.wire.strict import StrictModel
@@ -49,6 +49,15 @@ def _rate(value: Any) -> Any:
     return value
 
 
+def _memory(value: Any) -> Any:
+    """YAML reads `off` as false."""
+    return {False: "off", True: "auto"}.get(value, value) if isinstance(value, bool) else value
+
+
+def _memory_interval(value: Any) -> Any:
+    return value if value in ("auto", "off") else _interval(value)
+
+
 class BestIs(StrEnum):
     LOWEST = "lowest"
     HIGHEST = "highest"
@@ -58,6 +67,16 @@ Every = Annotated[
     Annotated[int, Field(ge=1, lt=2**63, strict=True)] | Annotated[str, Field(max_length=100)],
     AfterValidator(_interval),
 ]
+
+
+Memory = Annotated[
+    Annotated[int, Field(ge=1, lt=2**63, strict=True)] | Annotated[str, Field(max_length=100)],
+    BeforeValidator(_memory),
+    AfterValidator(_memory_interval),
+]
+
+
+Watched = Annotated[str, Field(min_length=1, max_length=2_000, pattern=r"^[^\x00]*$")]
 
 
 class Compress(StrEnum):
@@ -76,6 +95,12 @@ class CheckpointSpec(StrictModel):
     best_is: BestIs = Field(BestIs.LOWEST, description="whether the lowest or the highest is the best")
     folder: Annotated[str, Field(max_length=2_000), AfterValidator(_folder)] | None = Field(
         None, description="where they go, in a folder of the run's own; default the run's folder"
+    )
+    memory: Memory | None = Field(
+        None, description="copies in the nodes' memory: auto, off, or how often; default auto, as often as costs little"
+    )
+    watch: Watched | list[Watched] | None = Field(
+        None, description="files or folders that the program saves by itself, by pattern: out/*.pt"
     )
     compress: Compress | None = Field(None, description="files at rest: none, zstd or zlib; default none")
     encrypt: bool | None = Field(None, description="files at rest, with the key in the secret WINDLASS_CHECKPOINT_KEY")

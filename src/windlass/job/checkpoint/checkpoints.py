@@ -32,7 +32,7 @@ from windlass.job.checkpoint.interval import Interval, MemoryPace
 from windlass.job.checkpoint.memory import NodeMemory
 from windlass.job.checkpoint.peers import Exchange, Peers
 from windlass.job.checkpoint.restoring import Restored, restore_newest
-from windlass.job.checkpoint.retention import Keep
+from windlass.job.checkpoint.retention import Keep, kept
 from windlass.job.checkpoint.snapshots import Snapshots
 from windlass.job.checkpoint.state import Stateful, TrainingState
 from windlass.job.parallel.optimizer import Optimizer
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
 FOLDER = "WINDLASS_CHECKPOINT_DIR"
 STOPPED = 128 + signal.SIGTERM  # as a shell says of a process that ended because of it
-_IN_SPECS = {"keep": "last", "best": "best", "best_is": "best_is", "keep_every": "every_steps"}
 _EXCHANGE_EVERY_S = 0.05
 _MOST_CALLS = 8  # between two exchanges: the next steps may be longer than the last
 _PATIENCE_S = 30.0  # when the block is left by an exception: for the part of a save that is being written
@@ -90,7 +89,7 @@ def _kept(keep: Keep | int | None, wanted: Mapping[str, Any]) -> Keep:
         return keep
     if keep is not None:
         return Keep(last=keep)
-    return Keep(**{name: wanted[key] for key, name in _IN_SPECS.items() if key in wanted})
+    return kept(wanted)
 
 
 class Checkpoints:

@@ -95,7 +95,10 @@ class Disk:
         """With all that is in it. A folder that is gone already, or is going by another hand, is fine."""
         try:
             for entry in list(path.iterdir()):
-                self.remove(entry)
+                if entry.is_dir() and not entry.is_symlink():
+                    self.remove_dir(entry)
+                else:
+                    self.remove(entry)
             self._change(path.rmdir)
         except FileNotFoundError:
             pass

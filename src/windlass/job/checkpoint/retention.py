@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from windlass.core.errors import InvalidInput
 from windlass.core.manifest import Manifest
@@ -30,6 +30,15 @@ class Keep:
             raise InvalidInput(f"keep.every_steps is {self.every_steps}, but must be at least 1")
         if self.best_is not in ("lowest", "highest"):
             raise InvalidInput(f"keep.best_is is {self.best_is!r}; options: lowest, highest")
+
+
+# Names of the spec's `checkpoint`, and ours.
+_IN_SPECS = {"keep": "last", "keep_every": "every_steps", "best": "best", "best_is": "best_is"}
+
+
+def kept(wanted: Mapping[str, Any]) -> Keep:
+    """As the spec says; what it does not say is as usual."""
+    return Keep(**{name: wanted[key] for key, name in _IN_SPECS.items() if key in wanted})
 
 
 def decide_retention(manifests: Iterable[Manifest], keep: Keep, *, now: float) -> list[Manifest]:

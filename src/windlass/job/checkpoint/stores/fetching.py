@@ -75,6 +75,8 @@ def _fetch(
 ) -> int:
     final = path_of(target, file)
     partial = final.with_name(final.name + _PARTIAL)
+    if final.parent != target:
+        disk.make_dir(final.parent)
     if any(_take(folder / file.name, partial, file) for folder in near):
         disk.rename(partial, final)
         return 0

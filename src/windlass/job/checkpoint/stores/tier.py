@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from windlass.blobs.bucket import check_address, open_bucket
+from windlass.blobs.bucket import open_bucket
 from windlass.blobs.stored import Stored, lay_aside, list_stored
 from windlass.core.errors import Unavailable, WindlassError
-from windlass.core.quantities import parse_size
 from windlass.job.checkpoint.disk import Disk
 from windlass.job.checkpoint.folder import Damaged, list_saved
 from windlass.job.checkpoint.peers import Peers
 from windlass.job.checkpoint.retention import Keep
+from windlass.job.checkpoint.stores.choice import StoreChoice, choose_store
 from windlass.job.checkpoint.stores.fetching import fetch_files, show
 from windlass.job.checkpoint.stores.neighbours import Neighbours, find_neighbours
 from windlass.job.checkpoint.stores.sending import Sending
@@ -25,32 +25,6 @@ from windlass.job.session import session
 
 _PATIENCE_S = 300.0  # with a store that is away, when the folder has nothing
 _PAUSE_S = 2.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreChoice:
-    """What the run wants of its store."""
-
-    address: str
-    endpoint: str | None = None
-    every: int | str | None = None
-    keep: int | None = None
-    bytes_per_s: float | None = None
-
-
-def choose_store(wanted: Mapping[str, Any], run_id: str | None) -> StoreChoice | None:
-    """From the spec's `checkpoint`; each run has a place of its own in the store."""
-    address = wanted.get("store")
-    if not address:
-        return None
-    rate = wanted.get("store_rate")
-    return StoreChoice(
-        address=check_address(address) + (f"/{run_id}" if run_id else ""),
-        endpoint=wanted.get("store_endpoint"),
-        every=wanted.get("store_every"),
-        keep=wanted.get("store_keep"),
-        bytes_per_s=None if rate is None else float(parse_size(rate)),
-    )
 
 
 def open_tier(wanted: Mapping[str, Any], folder: Path, keep: Keep, peers: Peers) -> StoreTier | None:

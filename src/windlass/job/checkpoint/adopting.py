@@ -1,0 +1,245 @@
+"""Checkpoints that others have saved, `torch.save` or a framework, taken into the run's folder as they are: `Adopter`.
+
+Copied and hashed, with a manifest, they are checkpoints like any other for catalogue, retention and store. Loading them
+is for who saved them: `newest` says where. Needs no torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from windlass.core.manifest import MANIFEST, Manifest, PartFile, SaveReason, folder_name, render_manifest
+from windlass.job.checkpoint.announcing import Announcer
+from windlass.job.checkpoint.disk import Disk
+from windlass.job.checkpoint.folder import (
+    Damaged,
+    check_hashes,
+    check_sizes,
+    collect_garbage,
+    discard,
+    list_saved,
+    saving_name,
+    set_aside,
+)
+from windlass.job.checkpoint.retention import Keep, decide_retention, kept
+from windlass.job.session import Session, session
+
+FORMAT = "files"  # as they were found
+# Beside those of `job.checkpoints`, which must not take them for its own.
+ADOPTED = "adopted"
+_CHUNK = 8 << 20
+_STEP = re.compile(r"step[=_-]?(\d+)", re.IGNORECASE)
+_NUMBER = re.compile(r"\d+")
+_MOST_STEPS = 10**12
+
+
+class Unsteady(Exception):
+    """The files changed, or went, while they were copied."""
+
+
+class Adopter:
+    """For one process of a run. Its uploader, if the run has a store, lives until `close`."""
+
+    def __init__(self, folder: Path, wanted: Mapping[str, Any], *, mine: Session | None = None) -> None:
+        self._session = mine or session()
+        self._folder = folder / ADOPTED
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._keep = kept(wanted)
+        self._disk = Disk()
+        self._announcer = Announcer(self._folder, mine=self._session)
+        self._store = _Store(wanted, self._folder, self._keep, self._session) if wanted.get("store") else None
+        self._announcer.look()
+
+    def take(self, source: Path, *, step: int | None = None, metrics: Mapping[str, float] | None = None) -> int | None:
+        """A file or a folder with all in it. The step: as given, in its name, or the next. None: it is here already.
+
+        Raises Unsteady if somebody still writes it; nothing is kept then. Raises OSError.
+        """
+        found = list_saved(self._folder)
+        number = step_in(source.name) if step is None else step
+        if number is not None and any(saved.manifest.step == number for saved in found):
+            return None  # the same step of the same run: whichever was first is as good
+        newest = found[0].manifest.step if found else 0
+        saving = self._folder / saving_name(newest + 1 if number is None else number, secrets.token_hex(4))
+        try:
+            files = self._copy(source, saving)
+            if number is None:
+                if found and found[0].manifest.files == files:
+                    discard(saving, self._disk)
+                    return None
+                number = newest + 1
+            self._commit(saving, self._manifest(number, files, metrics or {}))
+        except BaseException:
+            discard(saving, self._disk)
+            raise
+        self.look()
+        return number
+
+    def newest(self) -> Path | None:
+        """Where the newest good one is: its file, or its folder if it has several. From the store if that has a newer
+        one. Damaged ones are set aside."""
+        if self._store is not None:
+            self._store.bring_newer()
+        for saved in list_saved(self._folder):
+            try:
+                check_sizes(saved)
+                check_hashes(saved)
+            except Damaged as damage:
+                self._session.alert("checkpoint-damaged", f"{damage}; going on from the one before")
+                self._session.checkpoint_corrupt(saved.path, str(damage))
+                set_aside(saved.path, self._disk)
+                continue
+            names = [file.name for file in saved.manifest.files]
+            return saved.path / names[0] if len(names) == 1 else saved.path
+        return None
+
+    def look(self) -> None:
+        """Tell of what has come and gone."""
+        self._announcer.look()
+        if self._store is not None:
+            self._store.look()
+
+    def close(self, *, wait_s: float | None = None) -> None:
+        if self._store is not None:
+            self._store.close(wait_s=wait_s)
+        self._announcer.look()
+
+    def _copy(self, source: Path, saving: Path) -> tuple[PartFile, ...]:
+        before = signature_of(source)
+        if not before:
+            raise Unsteady(f"{source} is not there")
+        self._disk.make_dir(saving)
+        files = tuple(self._copy_file(path, saving, name) for name, path in files_of(source))
+        if signature_of(source) != before:
+            raise Unsteady(f"{source} has changed while it was copied")
+        return files
+
+    def _copy_file(self, source: Path, saving: Path, name: str) -> PartFile:
+        target = saving / name
+        if target.parent != saving:
+            self._disk.make_dir(target.parent)
+        digest, at = hashlib.sha256(), 0
+        try:
+            with source.open("rb", buffering=0) as file:
+                fd = self._disk.create(target)
+                try:
+                    while data := file.read(_CHUNK):
+                        digest.update(data)
+                        self._disk.write(fd, memoryview(data), at)
+                        at += len(data)
+                    self._disk.sync(fd)
+                finally:
+                    os.close(fd)
+        except FileNotFoundError:
+            raise Unsteady(f"{source} was removed while it was copied") from None
+        return PartFile(name=name, size_bytes=at, sha256=digest.hexdigest())
+
+    def _manifest(self, step: int, files: tuple[PartFile, ...], metrics: Mapping[str, float]) -> Manifest:
+        return Manifest(
+            run_id=self._session.run_id,
+            attempt=self._session.attempt,
+            step=step,
+            created_at=time.time(),
+            reason=SaveReason.INTERVAL,
+            world_size=self._session.world_size,
+            plan="",
+            files=files,
+            format=FORMAT,
+            metrics=dict(metrics),
+        )
+
+    def _commit(self, saving: Path, manifest: Manifest) -> None:
+        self._disk.write_file(saving / MANIFEST, render_manifest(manifest).encode())
+        self._disk.sync_dir(saving)
+        self._disk.rename(saving, self._folder / folder_name(manifest.step))
+        self._disk.sync_dir(self._folder)
+        saved = {id(one.manifest): one for one in list_saved(self._folder)}
+        for old in decide_retention([one.manifest for one in saved.values()], self._keep, now=time.time()):
+            discard(saved[id(old)].path, self._disk)
+        collect_garbage(self._folder, self._disk)
+
+
+class _Store:
+    """The run's store, for one process alone. Its client is imported only where there is one."""
+
+    def __init__(self, wanted: Mapping[str, Any], folder: Path, keep: Keep, mine: Session) -> None:
+        from windlass.blobs.bucket import open_bucket
+        from windlass.job.checkpoint.stores.choice import choose_store
+        from windlass.job.checkpoint.stores.sending import Sending
+        from windlass.job.checkpoint.stores.settings import UploaderSettings
+
+        choice = choose_store(wanted, mine.run_id)
+        assert choice is not None
+        address = f"{choice.address}/{ADOPTED}"
+        self._folder = folder
+        self._bucket = open_bucket(address, endpoint=choice.endpoint, environ=os.environ)
+        settings = UploaderSettings(
+            folder=str(folder),
+            address=address,
+            endpoint=choice.endpoint,
+            every=choice.every,
+            keep=asdict(keep if choice.keep is None else replace(keep, last=choice.keep)),
+            bytes_per_s=choice.bytes_per_s,
+        )
+        self._sending = Sending(settings, mine=mine)
+
+    def bring_newer(self) -> None:
+        """Raises Unavailable if the store cannot be asked: that is not to say that it has none."""
+        from windlass.blobs.stored import lay_aside, list_stored
+        from windlass.job.checkpoint.stores.fetching import fetch_files, show
+
+        here = next((saved.manifest.step for saved in list_saved(self._folder)), -1)
+        for stored in list_stored(self._bucket):
+            if stored.manifest.step <= here:
+                return
+            try:
+                fetch_files(self._bucket, stored, stored.manifest.files, self._folder, Disk())
+            except Damaged:
+                lay_aside(self._bucket, stored.name)
+                continue
+            show(stored, self._folder, Disk())
+            return
+
+    def look(self) -> None:
+        self._sending.look()
+
+    def close(self, *, wait_s: float | None) -> None:
+        self._sending.close(wait_s=wait_s)
+
+
+def step_in(name: str) -> int | None:
+    """The step in a file's name: what follows `step`, or its last number."""
+    if named := _STEP.search(name):
+        number = int(named[1])
+    elif numbers := _NUMBER.findall(os.path.splitext(name)[0]):
+        number = int(numbers[-1])
+    else:
+        return None
+    return number if number < _MOST_STEPS else None
+
+
+def files_of(source: Path) -> Iterator[tuple[str, Path]]:
+    """Names inside the checkpoint, and where they are now."""
+    if not source.is_dir():
+        yield source.name, source
+        return
+    for path in sorted(source.rglob("*")):
+        if path.is_file():
+            yield path.relative_to(source).as_posix(), path
+
+
+def signature_of(source: Path) -> tuple[tuple[str, int, int], ...]:
+    """Sizes and times: the same as long as nobody writes. Empty: there is nothing."""
+    try:
+        found = [(name, path.stat()) for name, path in files_of(source)]
+    except FileNotFoundError:
+        return ()
+    return tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in found)

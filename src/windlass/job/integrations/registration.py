@@ -1,0 +1,70 @@
+"""Taking what a framework has saved into the run's checkpoints, on the first rank, while training goes on."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from windlass.job.checkpoint.adopting import Adopter, Unsteady
+from windlass.job.session import session
+
+_FOLDER = "WINDLASS_CHECKPOINT_DIR"
+
+
+class Registration:
+    """One thread, one after another: the copy must not keep the training waiting."""
+
+    def __init__(self) -> None:
+        folder = os.environ.get(_FOLDER) or session().output_dir / "checkpoints"
+        self._adopter = Adopter(Path(folder).absolute(), session().wanted_checkpoints)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="windlass-adopting")
+        self._last: Future[None] | None = None
+
+    def newest(self) -> str | None:
+        """Where the framework can go on from: a file or a folder."""
+        found = self._adopter.newest()
+        return None if found is None else str(found)
+
+    def register(self, path: str | os.PathLike[str], step: int, metrics: Mapping[str, Any]) -> None:
+        values = {name: float(value) for name, value in metrics.items() if _is_number(value)}
+        self._last = self._thread.submit(self._take, Path(path), step, values)
+
+    def wait(self) -> None:
+        if self._last is not None:
+            self._last.result()
+
+    def close(self) -> None:
+        """All is here, and in the store if there is one."""
+        self._thread.shutdown()
+        self._adopter.close()
+        registration.cache_clear()
+
+    def _take(self, path: Path, step: int, metrics: Mapping[str, float]) -> None:
+        try:
+            self._adopter.take(path, step=step, metrics=metrics)
+        except (Unsteady, OSError) as error:
+            session().alert("checkpoint-failed", f"{path} was not taken into the catalogue: {error}", step)
+
+
+@functools.cache
+def registration() -> Registration:
+    """This process's. One a process, since its folder has one uploader."""
+    return Registration()
+
+
+def resume_path() -> str | None:
+    """Where the newest good checkpoint is that was registered, here or in the run's store; None if there is none.
+    Every rank may ask where all see the same folder."""
+    return registration().newest()
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        return math.isfinite(float(value))
+    except (TypeError, ValueError, RuntimeError):
+        return False

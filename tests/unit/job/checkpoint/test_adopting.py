@@ -1,0 +1,109 @@
+"""What a program saves by itself: when it is finished, which step it is of, and what is taken of it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from windlass.core.manifest import folder_name
+from windlass.job.checkpoint import adopting
+from windlass.job.checkpoint.adopting import Adopter, Unsteady, signature_of, step_in
+from windlass.job.checkpoint.folder import check_hashes, list_saved
+from windlass.job.checkpoint.watching import Watcher, decide_finished, decide_sights, matching
+
+
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [
+        ("epoch=3-step=1200.ckpt", 1200),
+        ("checkpoint-500", 500),
+        ("model_v2_step_70.pt", 70),
+        ("global_step8", 8),
+        ("ckpt.0007.pt", 7),
+        ("last.pt", None),
+        ("9" * 30, None),
+    ],
+)
+def test_the_step_is_in_the_name(name: str, step: int | None) -> None:
+    assert step_in(name) == step
+
+
+def test_a_file_is_taken_once_and_old_ones_go(tmp_path: Path) -> None:
+    adopter = Adopter(tmp_path, {"keep": 2})
+    for step in (1, 2, 3):
+        path = tmp_path / f"model-{step}.pt"
+        path.write_bytes(b"x" * step)
+        assert adopter.take(path, metrics={"loss": 1.0 / step}) == step
+        assert adopter.take(path) is None
+    found = list_saved(tmp_path / "adopted")
+    assert [(saved.manifest.step, saved.manifest.format) for saved in found] == [(3, "files"), (2, "files")]
+    check_hashes(found[0])
+    assert adopter.newest() == tmp_path / "adopted" / folder_name(3) / "model-3.pt"
+    (found[0].path / "model-3.pt").write_bytes(b"xxy")
+    assert adopter.newest() == tmp_path / "adopted" / folder_name(2) / "model-2.pt"  # the newer one is damaged
+    adopter.close()
+
+
+def test_what_has_no_number_counts_on(tmp_path: Path) -> None:
+    adopter, path = Adopter(tmp_path, {}), tmp_path / "last.pt"
+    path.write_bytes(b"one")
+    assert adopter.take(path) == 1
+    assert adopter.take(path) is None  # the same as before
+    path.write_bytes(b"two")
+    assert adopter.take(path) == 2
+    assert (tmp_path / "adopted" / folder_name(1) / "last.pt").read_bytes() == b"one"
+
+
+def test_a_folder_is_taken_with_all_in_it_and_removed_with_all_in_it(tmp_path: Path) -> None:
+    adopter = Adopter(tmp_path, {"keep": 1})
+    for step in (5, 6):
+        inner = tmp_path / f"checkpoint-{step}" / "inner"
+        inner.mkdir(parents=True)
+        (inner / "weights").write_bytes(b"w")
+        (inner.parent / "config.json").write_text("{}")
+        assert adopter.take(inner.parent) == step
+    (saved,) = list_saved(tmp_path / "adopted")
+    assert [file.name for file in saved.manifest.files] == ["config.json", "inner/weights"]
+    check_hashes(saved)
+    assert adopter.newest() == saved.path
+    assert [path.name for path in (tmp_path / "adopted").iterdir()] == [saved.path.name]
+
+
+def test_what_changes_while_it_is_copied_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    adopter, path = Adopter(tmp_path, {}), tmp_path / "m-1.pt"
+    path.write_bytes(b"half")
+    with pytest.raises(Unsteady, match="is not there"):
+        adopter.take(tmp_path / "m-2.pt")
+    looks = iter([signature_of(path), (("m-1.pt", 9, 9),)])
+    monkeypatch.setattr(adopting, "signature_of", lambda _: next(looks))
+    with pytest.raises(Unsteady, match="has changed"):
+        adopter.take(path)
+    assert list((tmp_path / "adopted").iterdir()) == []
+
+
+def test_finished_is_what_has_not_changed_for_a_while() -> None:
+    a, b = Path("a"), Path("b")
+    first = decide_sights({}, {a: (("a", 1, 20),), b: (("b", 1, 10),)}, 0.0)
+    then = decide_sights(first, {a: (("a", 2, 30),), b: (("b", 1, 10),)}, 2.0)
+    assert decide_finished(then, {}, now=3.0, settled_after_s=3.0) == [b]
+    assert decide_finished(then, {}, now=5.0, settled_after_s=3.0) == [b, a]  # the oldest first
+    assert decide_finished(then, {b: then[b].signature}, now=5.0, settled_after_s=3.0) == [a]
+    assert decide_finished(then, {b: (("b", 1, 9),)}, now=2.0, settled_after_s=0.0) == [b, a]  # written again
+    gone = decide_sights(then, {a: ()}, 9.0)
+    assert decide_finished(gone, {}, now=99.0, settled_after_s=3.0) == []
+
+
+def test_the_watcher_takes_what_its_pattern_names(tmp_path: Path) -> None:
+    for name in ("m-1.pt", "m-2.pt.tmp", ".m-3.pt", "other-4"):
+        (tmp_path / name).write_bytes(name.encode())
+    pattern = str(tmp_path / "*m-*")
+    assert [path.name for path in matching(pattern)] == ["m-1.pt"]
+    watcher = Watcher([pattern], Adopter(tmp_path / "saved", {}))
+    watcher.look(0.0)
+    assert list_saved(tmp_path / "saved" / "adopted") == []
+    watcher.look(10.0)
+    os.rename(tmp_path / "m-2.pt.tmp", tmp_path / "m-2.pt")
+    watcher.look(11.0, is_over=True)
+    assert [saved.manifest.step for saved in list_saved(tmp_path / "saved" / "adopted")] == [2, 1]

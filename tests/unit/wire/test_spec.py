@@ -87,6 +87,7 @@ def test_keys_of_later_versions_are_refused_by_name(path: str) -> None:
         ({"command": "x", "checkpoint": {"evry": 1}}, "unknown key `checkpoint.evry`; did you mean `every`?"),
         ({"command": "x", "checkpoint": {"every": "often"}}, "`checkpoint.every`: 'often' is not a duration"),
         ({"command": "x", "checkpoint": {"every": "0s"}}, "`checkpoint.every`: '0s' is too short"),
+        ({"command": "x", "checkpoint": {"memory": "often"}}, "`checkpoint.memory`: 'often' is not a duration"),
         (
             {"command": "x", "checkpoint": {"every": 0}},
             "`checkpoint.every`: input should be greater than or equal to 1",
@@ -288,3 +289,10 @@ def test_what_counts_as_a_hang(given: Any, hang: str | float) -> None:
 def test_what_is_no_time_for_a_hang_is_refused(given: Any) -> None:
     with pytest.raises(InvalidSpec, match="auto"):
         parse_spec({"command": "x", "hang": given})
+
+
+@pytest.mark.parametrize(("written", "meant"), [(False, "off"), ("off", "off"), ("auto", "auto"), (5, 5), ("1m", "1m")])
+def test_how_often_copies_are_left_in_memory(written: object, meant: object) -> None:
+    spec = parse_spec({"command": "x", "checkpoint": {"memory": written}})
+    assert spec.checkpoint is not None
+    assert spec.checkpoint.memory == meant

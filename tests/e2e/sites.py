@@ -50,14 +50,6 @@ class Site(ABC):
         """The machine that was killed is there again; what runs on others is not disturbed."""
         raise NotImplementedError(f"{self.type} loses no machines")
 
-    def hide_spare(self) -> None:
-        """Leave no more than two nodes that runs can be placed on."""
-        raise NotImplementedError(f"{self.type} has no node to spare")
-
-    def show_spare(self) -> None:
-        """The node that was hidden is there again."""
-        raise NotImplementedError(f"{self.type} has no node to spare")
-
     @contextlib.contextmanager
     def outage(self) -> Iterator[None]:
         """While the block lasts, the cluster's own control plane is away; nodes go on."""
@@ -130,16 +122,6 @@ class SlurmSite(Site):
                 self._cluster.start_slurmd(node)
                 self._cluster.ask("scontrol", "update", f"nodename={node}", "state=resume")
 
-    def hide_spare(self) -> None:
-        self._cluster.ask("scontrol", "update", f"nodename={self._spare}", "state=drain", "reason=test")
-
-    def show_spare(self) -> None:
-        self._cluster.ask("scontrol", "update", f"nodename={self._spare}", "state=resume")
-
-    @property
-    def _spare(self) -> str:
-        return self._cluster.node_names[-1]
-
     @contextlib.contextmanager
     def outage(self) -> Iterator[None]:
         self._cluster.end("slurmctld")
@@ -179,12 +161,6 @@ class KubernetesSite(Site):
             node = self._cluster.add_node(name)
             self._third = node if name == self._third.name else self._third
         self._killed.clear()
-
-    def hide_spare(self) -> None:
-        self._cluster.remove_node(self._third)
-
-    def show_spare(self) -> None:
-        self._third = self._cluster.add_node(self._third.name)
 
     @contextlib.contextmanager
     def outage(self) -> Iterator[None]:

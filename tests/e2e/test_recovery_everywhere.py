@@ -1,5 +1,5 @@
 """Four ranks on two nodes; a rank is killed, then a node: the run goes on by itself on every engine, and ends with the
-very loss of one that nothing happened to. An elastic one goes on with the node that is left, and grows back.
+very loss of one that nothing happened to. (`test_elastic.py`: with the nodes that are left.)
 """
 
 from __future__ import annotations
@@ -143,9 +143,15 @@ class Training:
         assert self.run.state == "succeeded", self._history()
         return next(line.text for line in self.run.logs() if line.text.startswith("final loss"))
 
-    def await_nodes(self, count: int) -> None:
-        """Until its newest attempt has so many."""
-        self._await(lambda: len(attempts := self.run.attempts()) > 1 and len(attempts[-1].nodes) == count)
+    def await_recoveries(self, *levels: int) -> None:
+        """Until they are on record, these and no others."""
+
+        def are_there() -> bool:
+            found = [event.data["level"] for event in self.run.events() if event.kind == "recovered"]
+            assert found == list(levels[: len(found)]), self._history()
+            return len(found) == len(levels)
+
+        self._await(are_there)
 
     def _await(self, condition: Callable[[], bool]) -> None:
         await_that(condition, self._history, timeout_s=PATIENCE_S)
@@ -165,9 +171,8 @@ def test_a_rank_and_then_a_node_are_killed(
         training.open(20)
         replaced = training.ranks_at(39, world_size=4)
         assert set(ranks.values()).isdisjoint(replaced.values())
+        training.await_recoveries(1)
         assert len(training.run.attempts()) == 1  # in place
-        recovered = [event for event in training.run.events() if event.kind == "recovered"]
-        assert [event.data["level"] for event in recovered] == [1]
 
         site.kill_node(training.run.attempts()[0])
         training.open(40)

@@ -221,3 +221,30 @@ def check_the_store(cli: Cli, run: str) -> None:
     cli("checkpoints", "rm", run, "7", "--tier", "store", "--yes")
     assert not kept.exists()
     assert [r["finding"] for r in cli.json("checkpoints", "verify", run, "7")] == ["good"]
+
+
+# Knows nothing of Windlass.
+PLAIN = """
+import os, time
+os.makedirs("out", exist_ok=True)
+for step in (1, 2):
+    with open(f"out/model-{step}.pt.tmp", "wb") as file:
+        file.write(os.urandom(1000 * step))
+    os.rename(f"out/model-{step}.pt.tmp", f"out/model-{step}.pt")
+"""
+
+
+@pytest.mark.timeout(400)
+def test_what_a_program_saves_by_itself_is_catalogued_and_stored(cli: Cli, home: Path) -> None:
+    pytest.importorskip("obstore")
+    (cli.folder / "train.py").write_text(PLAIN)
+    wanted = {"watch": "out/*.pt", "store": f"file://{cli.folder}/store"}
+    (cli.folder / "spec.yaml").write_text(json.dumps({"name": "plain", "script": "train.py", "checkpoint": wanted}))
+    cli("submit", "spec.yaml", "-f")
+    run = cli.json("ps", "-a", "-n", "1")[0]["id"]
+    listed = cli.json("checkpoints", "ls", run)["checkpoints"]
+    assert [(c["step"], c["format"], c["size_bytes"]) for c in listed] == [(2, "files", 2000), (1, "files", 1000)]
+    assert {place["tier"] for place in listed[0]["places"]} == {"folder", "store"}
+    assert [r["finding"] for r in cli.json("checkpoints", "verify", run, "2")] == ["good", "good"]
+    refused = cli("checkpoints", "export", run, "weights.safetensors", expect=None)
+    assert ".metadata is no file of the checkpoint's manifest" in refused.stderr

@@ -103,6 +103,7 @@ def test_keys_of_later_versions_are_refused_by_name(path: str) -> None:
             {"command": "x", "checkpoint": {"compress": "rar"}},
             "`checkpoint.compress`: input should be 'none'",
         ),
+        ({"command": "x", "checkpoint": {"watch": ""}}, "`checkpoint.watch"),
         ({"command": "x", "checkpoint": {"store_every": "0s"}}, "`checkpoint.store_every`: '0s' is too short"),
         (
             {"command": "x", "checkpoint": {"best_is": "x"}},

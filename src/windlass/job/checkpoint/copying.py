@@ -121,8 +121,13 @@ def wait_on_device(device: torch.device, end: Any) -> None:
 
 
 def copy_now(moves: Sequence[Move]) -> None:
-    if moves:
-        torch._foreach_copy_([move.target for move in moves], [move.source for move in moves], non_blocking=True)
+    """Or, from a device, as soon as its current stream comes to it."""
+    here = [move for move in moves if not move.source.is_cuda]
+    if here:
+        torch._foreach_copy_([move.target for move in here], [move.source for move in here])
+    for move in moves:
+        if move.source.is_cuda:
+            move.target.copy_(move.source, non_blocking=True)
 
 
 def _event() -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,14 @@ from windlass.runs.logs import LogQuery, load_log_dirs, read_logs
 from windlass.runs.queue import explain_run, view_aside, view_cluster
 from windlass.runs.records import AttemptRecord, RunHead, RunRecord, exit_to_json
 from windlass.runs.sealing import Seal
-from windlass.runs.submission import changed_spec, check_engines, check_secrets, new_run, request_digest
+from windlass.runs.submission import (
+    changed_spec,
+    check_engines,
+    check_secrets,
+    fill_checkpoint,
+    new_run,
+    request_digest,
+)
 from windlass.runs.types import EventKind, RunState
 from windlass.scheduling.access import EngineAccess
 from windlass.scheduling.aside import commit_aside, commit_back, find_node, load_last_aside
@@ -34,6 +41,7 @@ from windlass.tenancy.prices import PriceBook
 from windlass.tracking.store import ingest, load_position, load_progress, load_series, load_summaries, lock
 from windlass.tracking.storedlogs import StoredLogs
 from windlass.wire import runs as wire
+from windlass.wire.checkpoints import CheckpointSpec
 from windlass.wire.cluster import AsideRequest, AsideView, ClusterView, NodeRef
 from windlass.wire.spec import RunSpec, parse_spec
 
@@ -52,6 +60,7 @@ class RunService:
         runs_dir: Path | None,
         nudge: Callable[[], None],
         access: EngineAccess | None = None,
+        project_checkpoints: Mapping[str, CheckpointSpec] | None = None,
     ) -> None:
         self._db = db
         self._blobs = blobs
@@ -61,6 +70,7 @@ class RunService:
         self._prices = prices
         self._runs_dir = runs_dir
         self._access = access or EngineAccess()
+        self._project_checkpoints = project_checkpoints or {}
         self._nudge = nudge  # tells a controller in this process, if there is one, that there is something to do
 
     # ---- changing ----------------------------------------------------------------------------------------------
@@ -69,7 +79,7 @@ class RunService:
         digest = request_digest(request)
         if idempotency_key and (known := self._known_submission(idempotency_key, digest)):
             return known
-        spec = parse_spec(request.spec)
+        spec = fill_checkpoint(parse_spec(request.spec), self._project_checkpoints)
         check_secrets(spec, request.secrets)
         self._check_code(request.code_digest)
         origin = self._origin(request.origin)

@@ -18,8 +18,9 @@ from windlass.runs.types import RunState
 from windlass.scheduling.access import EngineAccess
 from windlass.scheduling.place import why_never
 from windlass.scheduling.types import NodeKind
+from windlass.wire.checkpoints import CheckpointSpec
 from windlass.wire.runs import SubmitRequest
-from windlass.wire.spec import RunSpec
+from windlass.wire.spec import RunSpec, parse_spec
 
 _FROM_THE_BEGINNING = frozenset(
     ("args", "code", "command", "env", "name", "params", "retry", "script", "secrets", "seed", "tags", "timeout")
@@ -39,6 +40,16 @@ def check_secrets(spec: RunSpec, given: Mapping[str, str]) -> None:
         )
     if extra := sorted(set(given) - set(spec.secrets)):
         raise InvalidInput(f"a value was given for {extra[0]}, which is not among the spec's `secrets`")
+
+
+def fill_checkpoint(spec: RunSpec, by_project: Mapping[str, CheckpointSpec]) -> RunSpec:
+    """With what its project wants of checkpoints, where the spec does not say. Raises InvalidSpec, such as for a secret
+    that it lacks then."""
+    if spec.project not in by_project:
+        return spec
+    usual = by_project[spec.project].model_dump(mode="json", exclude_unset=True)
+    own = spec.checkpoint.model_dump(mode="json", exclude_unset=True) if spec.checkpoint else {}
+    return parse_spec({**spec.model_dump(mode="json", exclude_unset=True), "checkpoint": {**usual, **own}})
 
 
 def check_engines(spec: RunSpec, known: Collection[str], access: EngineAccess) -> None:
@@ -104,6 +115,8 @@ def stored_spec(spec: RunSpec) -> dict[str, Any]:
     """Without keys that were not given and are younger than the first version: servers of a version that does not know
     them refuse them, and share the database while they are being replaced."""
     dumped = spec.model_dump(mode="json")
+    if dumped["checkpoint"] is not None:
+        dumped["checkpoint"] = {key: value for key, value in dumped["checkpoint"].items() if value is not None}
     return {name: value for name, value in dumped.items() if name in _FROM_THE_BEGINNING or value not in (None, {})}
 
 

@@ -98,6 +98,7 @@ def compose(settings: Settings, *, open_engines: OpenEngines | None = None, cloc
         runs_dir=settings.home / "runs",
         nudge=nudge,
         access=settings.engine_access,
+        project_checkpoints=settings.project_checkpoints,
     )
     services = Services(
         db=db,

@@ -13,6 +13,7 @@ from windlass.db.database import sqlite_url
 from windlass.scheduling.access import EngineAccess
 from windlass.server.config import LoadedConfig, load_config
 from windlass.tenancy.prices import DEFAULT_GPU_USD, PriceBook
+from windlass.wire.checkpoints import CheckpointSpec
 from windlass.wire.config import Archive, BlobsSection, ControllerSection, Role, ServerConfig
 from windlass.wire.engines import EngineConfig, LocalConfig
 
@@ -36,6 +37,7 @@ class Settings:
     blobs: BlobsSection = field(default_factory=BlobsSection)
     engines: Mapping[str, EngineConfig] = field(default_factory=lambda: {"local": LocalConfig(type="local")})
     engine_access: EngineAccess = field(default_factory=EngineAccess)
+    project_checkpoints: Mapping[str, CheckpointSpec] = field(default_factory=dict)
     prices: PriceBook = field(default_factory=PriceBook)
     controller: ControllerSection = field(default_factory=ControllerSection)
     archive_logs: bool = False  # to the blobs, once an attempt is over
@@ -86,6 +88,7 @@ class Settings:
             blobs=config.blobs,
             engines=config.engines,
             engine_access=_access(config),
+            project_checkpoints={name: one.checkpoint for name, one in config.projects.items() if one.checkpoint},
             prices=_prices(config),
             controller=config.controller,
             archive_logs=_archives(config),

@@ -12,6 +12,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from windlass.core.quantities import parse_duration
+from windlass.wire.checkpoints import CheckpointSpec
 from windlass.wire.engines import EngineConfig, LocalConfig
 from windlass.wire.strict import StrictModel
 
@@ -123,9 +124,12 @@ class LogsSection(StrictModel):
 
 
 class ProjectSection(StrictModel):
-    """What one project may use."""
+    """What one project may use, and what its runs do unless they say otherwise."""
 
-    engines: tuple[Name, ...] = Field((), description="the engines its runs may go to")
+    engines: tuple[Name, ...] = Field((), description="the engines its runs may go to; default as for others")
+    checkpoint: CheckpointSpec | None = Field(
+        None, description="as in specs, for what a spec of the project does not say: {store: s3://…, encrypt: true}"
+    )
 
 
 class PricesSection(StrictModel):
@@ -174,7 +178,8 @@ class ServerConfig(StrictModel):
         description="where runs go: a name for each, its type and what that type needs",
     )
     projects: dict[ProjectName, ProjectSection] = Field(
-        default_factory=dict, description="projects that have engines of their own, e.g. {vision: {engines: [slurm]}}"
+        default_factory=dict,
+        description="what projects have of their own, e.g. {vision: {engines: [slurm], checkpoint: {compress: zstd}}}",
     )
     default_engines: tuple[Name, ...] = Field((), description="of projects not named above; default all")
     prices: PricesSection = Field(default_factory=PricesSection)

@@ -34,9 +34,8 @@ def test_a_key_that_was_not_given_can_be_set_in_a_copy() -> None:
 
 
 def test_a_project_says_what_its_runs_do_about_checkpoints() -> None:
-    usual = {
-        "vision": CheckpointSpec.model_validate({"compress": "zstd", "keep": 5, "best": "acc", "best_is": "highest"})
-    }
+    wanted = {"compress": "zstd", "keep": 5, "best": "acc", "best_is": "highest"}
+    usual = {"vision": CheckpointSpec.model_validate(wanted)}
     plain = parse_spec({"command": "x"})
     assert fill_checkpoint(plain, usual) is plain
     filled = fill_checkpoint(parse_spec({"command": "x", "project": "vision", "checkpoint": {"keep": 2}}), usual)

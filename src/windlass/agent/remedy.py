@@ -27,6 +27,7 @@ class Remedy(NamedTuple):
     in_place: bool = False  # tried first: the same attempt, its ranks started anew by their supervisors
     elsewhere: bool = False  # its node is set aside, at once
     elsewhere_next: bool = False  # if it happens on the same node twice in a row
+    aside_s: float = 30 * 60.0  # for how long it is set aside, the first time
     advice: str = ""  # for whoever reads that it was given up
 
 
@@ -35,7 +36,8 @@ class Remedy(NamedTuple):
 TABLE: dict[str, Remedy] = {
     "preempted": Remedy("warned and stopped to make room", ALWAYS),
     "lost": Remedy("its supervisor is gone and left no outcome", UP_TO_MAX, elsewhere_next=True),
-    NODE: Remedy("its node is gone, or has turned it away", UP_TO_MAX, elsewhere=True),
+    # Its cluster knows so too in a moment, and one that is back is as good as new.
+    NODE: Remedy("its node is gone, or has turned it away", UP_TO_MAX, elsewhere=True, aside_s=60.0),
     "killed": Remedy("a rank was killed from outside (SIGKILL, SIGTERM ...)", UP_TO_MAX, in_place=True),
     "hang": Remedy("no step for many times the usual time", UP_TO_MAX, in_place=True, elsewhere_next=True),
     patterns.DEVICE_BROKEN: Remedy("uncorrectable ECC, Xid, a GPU that is gone", UP_TO_MAX, elsewhere=True),

@@ -21,7 +21,7 @@ from windlass.core.resources import Placement
 from windlass.db.database import Database
 from windlass.runs import store
 from windlass.runs.records import AttemptRecord, RunRecord, exit_to_json
-from windlass.runs.retry import Retry
+from windlass.runs.retry import Blame, Retry
 from windlass.runs.types import AttemptState, EventKind, RunState
 from windlass.scheduling.aside import commit_aside, decide_aside, load_last_aside
 from windlass.tenancy.prices import PriceBook, Spent, spent_on
@@ -113,8 +113,8 @@ def commit_end(
         message=f"attempt {attempt.number} ended: {describe_exit(decision.exit)}",
         data={"exit": exit_to_json(decision.exit)},
     )  # fmt: skip
-    if decision.blamed is not None:
-        _set_aside(tx, run, attempt, decision.blamed, decision.exit, now)
+    if decision.blame is not None:
+        _set_aside(tx, run, attempt, decision.blame, decision.exit, now)
     kind, message, changes = _conclusion(decision, now)
     store.advance(
         tx, run, kind, now=now, attempt=attempt.number, message=message,
@@ -123,10 +123,10 @@ def commit_end(
     )  # fmt: skip
 
 
-def _set_aside(tx: Connection, run: RunRecord, attempt: AttemptRecord, node: str, exit: Exit, now: float) -> None:
-    key = (attempt.engine, node)
+def _set_aside(tx: Connection, run: RunRecord, attempt: AttemptRecord, blame: Blame, exit: Exit, now: float) -> None:
+    node, key = blame.node, (attempt.engine, blame.node)
     known = load_last_aside(tx, key)
-    aside = decide_aside(known, describe_exit(exit), now=now, run_id=run.id)
+    aside = decide_aside(known, describe_exit(exit), blame.first_s, now=now, run_id=run.id)
     if aside == known:
         return  # another run has told before
     commit_aside(tx, key, aside)

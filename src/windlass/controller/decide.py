@@ -9,7 +9,7 @@ from windlass.core.exits import Exit, ExitReason
 from windlass.core.storable import storable_text
 from windlass.engines.contract import Notice, Observation, Phase, StopKind
 from windlass.runs.records import AttemptRecord, RunRecord
-from windlass.runs.retry import GiveUp, Retry, decide_blame, decide_retry
+from windlass.runs.retry import Blame, GiveUp, Retry, decide_blame, decide_retry
 from windlass.runs.types import AttemptState
 
 
@@ -36,7 +36,7 @@ class EndAttempt:
     started_at: float | None
     ended_at: float
     verdict: Succeed | Cancel | GiveUp | Retry
-    blamed: str | None = None  # the node that is to be set aside
+    blame: Blame | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +117,7 @@ def _end(
     run: RunRecord, exit: Exit, seen: Observation, earlier: Sequence[Exit], now: float, jitter: float
 ) -> EndAttempt:
     verdict: Succeed | Cancel | GiveUp | Retry
-    blamed = None
+    blame = None
     # Programs say what they like when they fail; what cannot be written would stop every pass from here on.
     traceback = None if exit.traceback is None else storable_text(exit.traceback)
     exit = replace(exit, message=storable_text(exit.message), traceback=traceback)
@@ -130,10 +130,10 @@ def _end(
         verdict = Cancel()
     else:
         verdict = decide_retry([*earlier, exit], run.retry_policy, jitter=jitter)
-        blamed = decide_blame([*earlier, exit])
+        blame = decide_blame([*earlier, exit])
         if isinstance(verdict, Retry) and _out_of_time(run, now + verdict.after_s):
             verdict = GiveUp(why="the run's time limit would be over before another attempt")
-    return EndAttempt(exit=exit, started_at=started_at, ended_at=ended_at, verdict=verdict, blamed=blamed)
+    return EndAttempt(exit=exit, started_at=started_at, ended_at=ended_at, verdict=verdict, blame=blame)
 
 
 def _with_node(exit: Exit, attempt: AttemptRecord) -> Exit:

@@ -56,16 +56,24 @@ def decide_retry(exits: Sequence[Exit], policy: RetryPolicy, *, jitter: float) -
     return Retry(after_s=after_s, why=f"{_words(last)} may pass; retry {retries + 1} of {policy.max}")
 
 
-def decide_blame(exits: Sequence[Exit]) -> str | None:
-    """The node that is to be set aside because of the last of `exits`, if one is: where something of the machine's own
-    broke, or where attempts were lost or hung twice in a row."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blame:
+    """A node that is to be set aside."""
+
+    node: str
+    first_s: float  # for how long, the first time
+
+
+def decide_blame(exits: Sequence[Exit]) -> Blame | None:
+    """Whether a node is to be set aside because of the last of `exits`: where something of the machine's own broke, or
+    where attempts were lost or hung twice in a row."""
     last = exits[-1]
     found = _remedy(last)
-    if found.elsewhere:
-        return last.node
     before = _counted(exits[:-1])[-1:]
     again = any(exit.node == last.node and _remedy(exit).elsewhere_next for exit in before)
-    return last.node if found.elsewhere_next and again else None
+    if last.node is None or not (found.elsewhere or (found.elsewhere_next and again)):
+        return None
+    return Blame(node=last.node, first_s=found.aside_s)
 
 
 def kind_of(exit: Exit) -> str:

@@ -31,7 +31,6 @@ from windlass.db.metadata import Seconds, metadata
 from windlass.scheduling.nodes import load_nodes
 from windlass.scheduling.types import Aside, NodeKey
 
-FIRST_S = 30 * 60.0
 LONGEST_S = 24 * 3600.0
 FORGOTTEN_AFTER_S = 24 * 3600.0  # one that was well for so long starts at the first time again
 
@@ -49,14 +48,14 @@ set_aside = Table(
 )
 
 
-def decide_aside(known: Aside | None, reason: str, *, now: float, run_id: str | None = None) -> Aside:
-    """What is to be kept of a node that something broke on. One that is set aside already stays so, and for no longer:
-    the runs that were on it fail together."""
+def decide_aside(known: Aside | None, reason: str, first_s: float, *, now: float, run_id: str | None = None) -> Aside:
+    """What is to be kept of a node that something broke on; `first_s`: for how long, the first time. One that is set
+    aside already stays so, and for no longer: the runs that were on it fail together."""
     if known is not None and known.holds(now):
         return known
     recent = known is not None and not known.by_hand and now - (known.until or now) < FORGOTTEN_AFTER_S
     times = known.times + 1 if known is not None and recent else 1
-    for_s = min(FIRST_S * 2.0 ** min(times - 1, 16), LONGEST_S)
+    for_s = min(first_s * 2.0 ** min(times - 1, 16), LONGEST_S)
     return Aside(reason=reason, since=now, until=now + for_s, times=times, run_id=run_id)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.unit.controller.stage import Stage
 from windlass.agent import patterns
 from windlass.agent.remedy import NODE
@@ -71,7 +73,7 @@ def test_also_a_run_that_is_given_up_warns_the_others(stage: Stage) -> None:
     run_id = stage.submit(resources={"cpus": 4}, retry={"max": 0})
     stage.pass_time()
     stage.pass_time()
-    end(stage, run_id, 1, Exit(reason=ExitReason.LOST, node_rank=0, trouble=NODE))
+    end(stage, run_id, 1, replace(BROKEN, node_rank=0))
     assert stage.state(run_id) == "failed"
     other = stage.submit(resources={"cpus": 4})
     stage.pass_time()
@@ -80,7 +82,7 @@ def test_also_a_run_that_is_given_up_warns_the_others(stage: Stage) -> None:
 
 def test_the_time_over_it_is_used_as_before(stage: Stage) -> None:
     run_id = begin(stage, "ab", nodes=1)
-    end(stage, run_id, 1, GONE)
+    end(stage, run_id, 1, replace(BROKEN, node_rank=0))
     assert where(stage, f"{run_id}.2") == "b"
     end(stage, run_id, 2, Exit(reason=ExitReason.COMPLETED, exit_code=0))
     stage.pass_time(3600)

@@ -150,7 +150,16 @@ PREEMPTED = Exit(reason=ExitReason.PREEMPTED, node="n")
     ],
 )
 def test_which_node_is_to_blame(exits: list[Exit], blamed: str | None) -> None:
-    assert decide_blame(exits) == blamed
+    found = decide_blame(exits)
+    assert (found.node if found is not None else None) == blamed
+
+
+def test_a_node_that_is_gone_is_as_good_as_new_when_it_is_back() -> None:
+    gone = decide_blame([troubled(remedy.NODE, reason=ExitReason.LOST)])
+    broken = decide_blame([troubled(patterns.DEVICE_BROKEN)])
+    assert gone is not None
+    assert broken is not None
+    assert (gone.first_s, broken.first_s) == (60.0, 1_800.0)
 
 
 @given(st.lists(exits, min_size=1, max_size=5))

@@ -8,7 +8,6 @@ from windlass.core.resources import Node, NodeShare, Placement, Resources
 from windlass.db.database import Database, sqlite_url
 from windlass.db.migrate import migrate
 from windlass.scheduling.aside import (
-    FIRST_S,
     LONGEST_S,
     commit_aside,
     commit_back,
@@ -20,6 +19,7 @@ from windlass.scheduling.explain import explain_waiting
 from windlass.scheduling.place import decide_placements
 from windlass.scheduling.types import Aside, ClusterSnapshot, WaitingRun
 
+FIRST_S = 1_800.0
 GANG = Resources(nodes=2, cpus=4)
 BROKEN = Aside(reason="uncorrectable ECC error", since=0.0, until=1_800.0)
 DRAINED = Aside(reason="new memory", since=0.0, until=None, by_hand=True)
@@ -93,11 +93,11 @@ def test_why_names_the_node_its_trouble_and_until_when() -> None:
 
 
 def test_each_time_in_a_row_is_twice_as_long_up_to_a_day() -> None:
-    aside = decide_aside(None, "broke", now=0.0, run_id="r")
+    aside = decide_aside(None, "broke", FIRST_S, now=0.0, run_id="r")
     assert (aside.until, aside.times) == (FIRST_S, 1)
     spans = []
     for _ in range(8):
-        again = decide_aside(aside, "broke", now=(aside.until or 0.0) + 60)
+        again = decide_aside(aside, "broke", FIRST_S, now=(aside.until or 0.0) + 60)
         spans.append((again.until or 0.0) - again.since)
         aside = again
     assert spans[:3] == [2 * FIRST_S, 4 * FIRST_S, 8 * FIRST_S]
@@ -105,14 +105,14 @@ def test_each_time_in_a_row_is_twice_as_long_up_to_a_day() -> None:
 
 
 def test_runs_that_fail_together_count_once() -> None:
-    first = decide_aside(None, "broke", now=0.0)
-    assert decide_aside(first, "broke too", now=5.0) == first
-    assert decide_aside(DRAINED, "broke", now=5.0) == DRAINED
+    first = decide_aside(None, "broke", FIRST_S, now=0.0)
+    assert decide_aside(first, "broke too", FIRST_S, now=5.0) == first
+    assert decide_aside(DRAINED, "broke", FIRST_S, now=5.0) == DRAINED
 
 
 def test_one_that_was_well_for_long_begins_anew() -> None:
     long_ago = Aside(reason="broke", since=0.0, until=10.0, times=5)
-    assert decide_aside(long_ago, "broke", now=10.0 + 25 * 3600).times == 1
+    assert decide_aside(long_ago, "broke", FIRST_S, now=10.0 + 25 * 3600).times == 1
 
 
 @pytest.fixture

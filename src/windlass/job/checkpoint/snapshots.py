@@ -81,6 +81,9 @@ class Snapshots:
         self._copier = Copier(state.optimizer, overlaps=overlaps)
         self._memory = memory
         self.pace = pace or MemoryPace("off")
+        (lacking,) = peers.largest([int(memory is None)])
+        if lacking:
+            self.pace.is_off = True  # a copy is of use if all ranks have one
         self._slots = Slots(memory, peers.rank, restored)
         self._layout: Layout | None = None
         self._routes: dict[int, _Route] = {}  # by slot

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -176,6 +177,7 @@ def test_killed_at_any_moment_a_copy_is_whole_and_new(memory: NodeMemory, tmp_pa
             first = int(step)
             while not any(copy.step >= first + 20 for copy in memory.copies(0)):
                 assert process.poll() is None
+                time.sleep(0.01)  # it needs the processor more than this loop
         finally:
             process.kill()
             process.wait()

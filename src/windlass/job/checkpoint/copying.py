@@ -64,10 +64,14 @@ class Copier:
         self._never = not (overlaps and can)
         self._hook = register_optimizer_step_pre_hook(self._before_update)  # of any optimizer
 
+    @property
+    def can_overlap(self) -> bool:
+        return self._was_seen and not self._never and self._has_device()
+
     @torch.no_grad()
     def begin(self, moves: Sequence[Move], late: frozenset[str], *, may_overlap: bool) -> Copy:
         """`late`: names of the tensors that none but an optimizer changes. The copy is over unless it may overlap."""
-        overlaps = may_overlap and self._was_seen and not self._never
+        overlaps = may_overlap and self.can_overlap
         beside = [move for move in moves if overlaps and self._is_on_device(move) and move.name in late]
         chosen = set(map(id, beside))
         devices = {move.source.device for move in moves if move.source.is_cuda}
@@ -89,6 +93,9 @@ class Copier:
 
     def close(self) -> None:
         self._hook.remove()
+
+    def _has_device(self) -> bool:
+        return torch.cuda.is_available()
 
     def _is_on_device(self, move: Move) -> bool:
         return move.source.is_cuda

@@ -108,7 +108,9 @@ class Snapshots:
         began = time.monotonic()
         self._saving.check()
         tensors = self._tensors()
-        busy, changed = self._peers.largest([int(self._saving.is_busy), int(not self._fits(tensors))])
+        may_overlap = reason is SaveReason.INTERVAL and self._copier.can_overlap
+        mine = [int(self._saving.is_busy), int(not self._fits(tensors)), int(not may_overlap)]
+        busy, changed, at_once = self._peers.largest(mine)
         if busy:
             if session().is_main:
                 session().alert(
@@ -117,7 +119,7 @@ class Snapshots:
             return False
         if changed or self._must_lay_out:
             self._lay_out(tensors)
-        self._take(step, reason, metrics, tensors, began)
+        self._take(step, reason, metrics, tensors, began, may_overlap=not at_once)
         return True
 
     def is_memory_due(self, step: int) -> bool:
@@ -140,7 +142,7 @@ class Snapshots:
             self._tell_peers(changed=True)
             return
         if self._slots.are_on_record:
-            self._take(step, None, metrics, tensors, began)
+            self._take(step, None, metrics, tensors, began, may_overlap=True)
 
     def settle(self, step: int) -> None:
         """At the end of a step, before all else: what was copied beside it is complete now, and is used."""
@@ -218,7 +220,10 @@ class Snapshots:
             moves=self._layout.moves(tensors, slot.arena),
             late=frozenset(n for n, t in tensors.items() if n.startswith(OPTIMIZER) or isinstance(t, nn.Parameter)),
         )
-        self._routes[slot.number] = route
+        if any(other.identity != self._identity for other in self._routes.values()):
+            self._routes.clear()  # what they hold may be nobody else's any more
+        if self._slots.are_on_record:
+            self._routes[slot.number] = route  # worth it for copies that come often
         return route
 
     def _lay_out(self, tensors: dict[str, Tensor]) -> None:
@@ -243,15 +248,18 @@ class Snapshots:
         metrics: dict[str, float],
         tensors: dict[str, Tensor],
         began: float,
+        *,
+        may_overlap: bool,
     ) -> None:
-        """Begin the copy. What it is for happens now if the copy is over, else in `settle`."""
+        """Begin the copy. What it is for happens now if the copy is over, else in `settle`. Saves are made by all ranks
+        together, so of these all are settled if one may have to be."""
         assert self._layout is not None
         slot, is_first = self._slots.claim()
         assert slot.arena is not None
         if is_first:
             self._saving.give_arena(slot.arena, self._layout.metadata or b"", slot.number)
         route = self._route(slot, tensors)
-        copy = self._copier.begin(route.moves, route.late, may_overlap=reason in (None, SaveReason.INTERVAL))
+        copy = self._copier.begin(route.moves, route.late, may_overlap=may_overlap)
         self._copied_step = step
         taken = _Taken(
             step=step,
@@ -262,7 +270,7 @@ class Snapshots:
             reason=reason,
             spent_s=time.monotonic() - began,
         )
-        if copy.goes_on:
+        if copy.goes_on or (reason is not None and may_overlap):
             self._taken = taken
             return
         self._record(taken)

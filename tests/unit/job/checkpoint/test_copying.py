@@ -46,6 +46,7 @@ def late_device(monkeypatch: pytest.MonkeyPatch) -> None:
         late = Late(moves)
         return [(CPU, late, late)] if moves else []
 
+    monkeypatch.setattr(Copier, "_has_device", lambda self: self is not None)
     monkeypatch.setattr(Copier, "_is_on_device", lambda self, move: self is not None and move.source.device == CPU)
     monkeypatch.setattr(Copier, "_copy_beside", copy_beside)
     monkeypatch.setattr(copying, "wait_on_device", lambda _, end: end.synchronize())

@@ -14,6 +14,7 @@ import pytest
 
 from tests.integration.away import is_gone
 from tests.integration.ray_runs import RayRuns, nodes_of
+from windlass.agent.remedy import NODE
 from windlass.core.exits import ExitReason
 from windlass.engines.contract import Phase, StopKind
 from windlass.testing.ray import RayCluster
@@ -80,6 +81,7 @@ def test_a_killed_raylet_loses_the_attempt_and_leaves_no_rank(runs: RayRuns, ray
     assert seen.exit is not None
     assert seen.exit.reason is ExitReason.LOST
     assert "node n2 is gone" in seen.exit.message
+    assert (seen.exit.trouble, seen.exit.node_rank) == (NODE, 1)
     assert all(is_gone(pid) for pid in ranks)
 
 
@@ -92,6 +94,7 @@ def test_a_killed_actor_loses_the_attempt(runs: RayRuns) -> None:
     assert seen.exit is not None
     assert seen.exit.reason is ExitReason.LOST
     assert "its actor on node n1 ended" in seen.exit.message
+    assert (seen.exit.trouble, seen.exit.node_rank) == (None, 0)
     assert is_gone(rank)
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from tests.integration.slurm_runs import SlurmRuns, is_running, wait_for
 from tests.integration.test_spot import aws, metadata_service
+from windlass.agent.remedy import NODE
 from windlass.core.errors import LaunchFailed
 from windlass.core.exits import ExitReason
 from windlass.engines.contract import Phase, StopKind
@@ -279,6 +280,7 @@ class TestWhatSlurmDoes:
         assert seen.exit is not None
         assert seen.exit.reason is ExitReason.LOST
         assert "node n2 failed" in seen.exit.message
+        assert (seen.exit.trouble, seen.exit.node_rank) == (NODE, 1)
         assert time.monotonic() - began < 20
         wait_for(lambda: not is_running(rank_pid), "the rank on the failed node to be gone")
         assert runs.look(attempt_id).exit == seen.exit

@@ -67,7 +67,9 @@ def exit_of(outcomes: Sequence[Mapping[str, Any]]) -> Exit:
 
 
 def _node_to_blame(cause: Mapping[str, Any], outcomes: Sequence[Mapping[str, Any]]) -> int | None:
-    """None where several were lost together, and nothing tells because of which."""
+    """None where several were lost together, and nothing tells because of which. A cluster may know better which."""
+    if isinstance(cause.get("blames"), int):
+        return int(cause["blames"])
     is_lost = cause["reason"] == ExitReason.LOST and cause.get("trouble") != NODE
     if is_lost and sum(outcome["reason"] == ExitReason.LOST for outcome in outcomes) > 1:
         return None

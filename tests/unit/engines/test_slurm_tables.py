@@ -7,8 +7,10 @@ from collections.abc import Sequence
 import pytest
 
 from windlass.agent.outcome import summary
+from windlass.agent.remedy import NODE
 from windlass.agent.watch import FROM_OUTSIDE
 from windlass.core.exits import ExitReason
+from windlass.engines.outcomes import exit_of
 from windlass.engines.slurm.inventory import Holding, decide_inventory
 from windlass.engines.slurm.observing import (
     Standing,
@@ -30,6 +32,8 @@ from windlass.engines.slurm.tables import (
     parse_nodes,
     parse_past_jobs,
 )
+
+NAMES = ("n1", "n2")
 
 
 def listing(columns: Sequence[tuple[str, int]], *rows: Sequence[str]) -> bytes:
@@ -162,11 +166,18 @@ class TestExplanations:
         assert not needs_explanation({**self.ended, "reason": "completed"}, None)
 
     def test_slurm_knows_who_it_was(self) -> None:
-        cancelled = explain_end(self.ended, view(JobRow(job_id="7", state="CANCELLED")))
+        cancelled = explain_end(self.ended, view(JobRow(job_id="7", state="CANCELLED")), NAMES)
         assert cancelled["reason"] == ExitReason.LOST
         assert "by somebody else" in cancelled["message"]
-        assert explain_end(self.ended, view(JobRow(job_id="7", state="TIMEOUT")))["reason"] == ExitReason.TIMEOUT
-        assert explain_end(self.ended, view(JobRow(job_id="7", state="COMPLETED"))) == self.ended
+        timeout = explain_end(self.ended, view(JobRow(job_id="7", state="TIMEOUT")), NAMES)
+        assert timeout["reason"] == ExitReason.TIMEOUT
+        assert explain_end(self.ended, view(JobRow(job_id="7", state="COMPLETED")), NAMES) == self.ended
+
+    def test_the_node_that_is_down_is_to_blame_whoever_tells_of_it(self) -> None:
+        failed = view(JobRow(job_id="7", state="NODE_FAIL"), nodes=[node("n1"), node("n2", "down")])
+        told = explain_end(self.ended, failed, NAMES)
+        found = exit_of([told, summary(reason="cancelled", message="", started_at=1.0, ended_at=2.0)])
+        assert (found.reason, found.trouble, found.node_rank) == (ExitReason.LOST, NODE, 1)
 
 
 class TestInventory:

@@ -10,11 +10,11 @@ from typing import Any
 
 from windlass.agent import layout, outcome
 from windlass.agent.files import read_json, write_json
-from windlass.agent.remedy import NODE
 from windlass.core.exits import ExitReason
 from windlass.engines.contract import Observation, StopKind
 from windlass.engines.folders.node import NodeFolder
 from windlass.engines.folders.plans import attempt_dir
+from windlass.engines.slurm.observing import blame_node
 
 SCRIPT = "job.sh"
 SLURM_LOG = "slurm.log"
@@ -62,13 +62,13 @@ class Attempt:
             status = node.status()
             wish = node.wish()
             kind = ExitReason(wish["kind"]) if wish is not None and reason is ExitReason.LOST else reason
-            ends[str(node.rank)] = outcome.summary(
+            end = outcome.summary(
                 reason=kind.value,
                 message=message,
                 started_at=status["started_at"] if status is not None else None,
                 ended_at=now,
-                trouble=NODE if kind is ExitReason.LOST and self.node_names[node.rank] in down else None,
             )
+            ends[str(node.rank)] = {**end, **(blame_node(down, self.node_names) if kind is ExitReason.LOST else {})}
         write_json(str(self.path / _VERDICT), ends)
         self.verdict = ends
         for node in left:

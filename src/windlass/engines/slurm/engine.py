@@ -296,7 +296,7 @@ class SlurmEngine:
         if end is not None and needs_explanation(end, node.wish()):
             waited_s = self._clock.now() - end["ended_at"]
             is_told = view.standing is Standing.OVER or (status is not None and is_past_life(status, view))
-            end = explain_end(end, view) if is_told or waited_s > _EXPLANATION_PATIENCE_S else None
+            end = explain_end(end, view, attempt.node_names) if is_told or waited_s > _EXPLANATION_PATIENCE_S else None
         if end is not None:
             phase, started_at = Phase.ENDED, end["started_at"]
         elif status is not None:

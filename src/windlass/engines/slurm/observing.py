@@ -5,11 +5,12 @@ What a node wrote into its folder counts before what Slurm says of its job, and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from windlass.agent.remedy import NODE
 from windlass.agent.watch import FROM_OUTSIDE
 from windlass.core.exits import ExitReason
 from windlass.engines.slurm.tables import JobLife, JobRow, NodeRow, PastJob
@@ -106,11 +107,18 @@ def is_past_life(status: Mapping[str, Any], view: JobView) -> bool:
     return restarts is not None and restarts > int(job.get("restarts", 0))
 
 
-def explain_end(outcome: Mapping[str, Any], view: JobView) -> Mapping[str, Any]:
+def explain_end(outcome: Mapping[str, Any], view: JobView, node_names: Sequence[str]) -> Mapping[str, Any]:
     """A supervisor that was told to stop by nobody we know takes it for a preemption. Slurm knows better."""
     if view.standing is not Standing.OVER or view.is_unexplained:
         return outcome
-    return {**outcome, "reason": view.reason.value, "message": f"{view.message}; {outcome['message']}"}
+    message = f"{view.message}; {outcome['message']}"
+    return {**outcome, "reason": view.reason.value, "message": message, **blame_node(view.down, node_names)}
+
+
+def blame_node(down: Collection[str], node_names: Sequence[str]) -> dict[str, Any]:
+    """What the outcome of every node says more of a job that ended because of some: which is to blame."""
+    ranks = [rank for rank, name in enumerate(node_names) if name in down]
+    return {"trouble": NODE, "blames": ranks[0]} if ranks else {}
 
 
 def needs_explanation(outcome: Mapping[str, Any], wish: Mapping[str, Any] | None) -> bool:

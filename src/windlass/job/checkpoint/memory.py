@@ -25,7 +25,7 @@ FOLDER = "WINDLASS_MEMORY_DIR"
 _OWNER = "owner.json"  # the supervisor's
 _VERSION = 1
 MOST_SLOTS = 3  # one that is being written to the disk, and two in turns
-_PART_OF_FREE, _PART_OF_LIMIT = 0.5, 0.25
+_PART = 0.5  # of the memory that is left: training may come to need more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +151,9 @@ class NodeMemory:
                 continue
         there = os.statvfs(self.folder)
         free = min(there.f_bavail * there.f_frsize, _available_bytes()) + own * self._local_ranks
-        return decide_slots(size_bytes * self._local_ranks, free_bytes=free, limit_bytes=self._limit_bytes())
+        limit = self._limit_bytes()
+        used = _numbers("/proc/self/status").get("VmRSS:", 0) * 1024 * self._local_ranks
+        return decide_slots(size_bytes * self._local_ranks, free_bytes=free, left_bytes=limit - used if limit else None)
 
     def _limit_bytes(self) -> int:
         try:
@@ -166,12 +168,10 @@ class NodeMemory:
         return self.folder / f"rank-{rank}-{slot}.saving"
 
 
-def decide_slots(size_bytes: int, *, free_bytes: int, limit_bytes: int) -> int:
-    """`size_bytes`: of one copy of each of the node's ranks. `limit_bytes`: what the run may use there; 0: all."""
-    budget = free_bytes * _PART_OF_FREE
-    if limit_bytes:
-        budget = min(budget, limit_bytes * _PART_OF_LIMIT)
-    return min(MOST_SLOTS, int(budget // max(size_bytes, 1)))
+def decide_slots(size_bytes: int, *, free_bytes: int, left_bytes: int | None) -> int:
+    """`size_bytes`: of one copy of each of the node's ranks. `left_bytes`: of what the run may use there; None: all."""
+    budget = free_bytes if left_bytes is None else min(free_bytes, left_bytes)
+    return max(0, min(MOST_SLOTS, int(budget * _PART // max(size_bytes, 1))))
 
 
 def digest_of(content: bytes) -> str:

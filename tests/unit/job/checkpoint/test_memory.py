@@ -226,10 +226,17 @@ def test_which_slot_is_given_up() -> None:
 
 
 def test_how_many_there_are() -> None:
-    assert decide_slots(GB, free_bytes=10 * GB, limit_bytes=0) == 3
-    assert decide_slots(2 * GB, free_bytes=10 * GB, limit_bytes=0) == 2
-    assert decide_slots(3 * GB, free_bytes=10 * GB, limit_bytes=0) == 1
-    assert decide_slots(GB, free_bytes=10 * GB, limit_bytes=4 * GB) == 1
+    assert decide_slots(GB, free_bytes=10 * GB, left_bytes=None) == 3
+    assert decide_slots(2 * GB, free_bytes=10 * GB, left_bytes=None) == 2
+    assert decide_slots(3 * GB, free_bytes=10 * GB, left_bytes=None) == 1
+    assert decide_slots(GB, free_bytes=10 * GB, left_bytes=4 * GB) == 2
+    assert decide_slots(GB, free_bytes=10 * GB, left_bytes=-GB) == 0
+
+
+def test_a_limit_leaves_room_for_training(memory: NodeMemory, tmp_path: Path) -> None:
+    (memory.folder / "owner.json").write_text(json.dumps({"limit_bytes": 1 << 20}))
+    killed_after(2, tmp_path / "disk")  # it uses more than that already
+    assert memory.copies(0) == []
 
 
 def test_how_often_is_learned() -> None:

@@ -247,4 +247,4 @@ def test_what_a_program_saves_by_itself_is_catalogued_and_stored(cli: Cli, home:
     assert {place["tier"] for place in listed[0]["places"]} == {"folder", "store"}
     assert [r["finding"] for r in cli.json("checkpoints", "verify", run, "2")] == ["good", "good"]
     refused = cli("checkpoints", "export", run, "weights.safetensors", expect=None)
-    assert ".metadata is no file of the checkpoint's manifest" in refused.stderr
+    assert "was saved as 'files', and only dcp can be exported" in refused.stderr

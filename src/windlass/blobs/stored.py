@@ -97,7 +97,7 @@ def list_stored(bucket: Bucket, known: Mapping[str, Manifest] | None = None) -> 
     return sorted(found, key=lambda one: (one.manifest.step, one.manifest.created_at, one.name), reverse=True)
 
 
-def check_stored(bucket: Bucket, name: str, *, run_id: str, step: int, contents: bool = True) -> Integrity:
+def check_stored(bucket: Bucket, name: str, *, run_id: str | None, step: int, contents: bool = True) -> Integrity:
     """As `check_folder`. Without `contents` sizes are compared, and hashes are taken on trust."""
     try:
         manifest = parse_manifest(bucket.get(f"{name}/{MANIFEST}"))

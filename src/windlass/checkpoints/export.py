@@ -22,6 +22,7 @@ from windlass.core.manifest import Manifest
 from windlass.core.safetensors import Plan, render_header
 
 MODEL = "model."
+FORMAT = "dcp"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +37,11 @@ def export_weights(
 ) -> Exported:
     """`bring` has these files of the checkpoint in the folder before they are read. Raises Conflict if they are not
     what the manifest says, NotFound if there are no weights among them."""
+    if not manifest.format.startswith(FORMAT):
+        raise InvalidInput(
+            f"step {manifest.step} was saved as '{manifest.format}', and only {FORMAT} can be exported",
+            hint="what its program saved by itself lies in the folder as it is",
+        )
     _have(folder, manifest, [METADATA], bring)
     index = read_index(bytes(read_plain(folder, METADATA, os.environ)))
     weights = {name.removeprefix(MODEL): tensor for name, tensor in index.items() if name.startswith(MODEL)}

@@ -18,7 +18,7 @@ _BRIEF_S = 5.0  # for a look at names and sizes, which people wait for
 
 
 def check_place(
-    location: str, *, run_id: str, step: int, endpoint: str | None = None, contents: bool = True
+    location: str, *, run_id: str | None, step: int, endpoint: str | None = None, contents: bool = True
 ) -> Integrity:
     """`endpoint`: of the run's S3 server, if it has one of its own. Credentials are this process's."""
     if "://" not in location:
@@ -67,7 +67,7 @@ def _open(location: str, endpoint: str | None, *, brief: bool = False) -> tuple[
 
 
 def export_place(
-    location: str, target: Path, *, run_id: str, step: int, endpoint: str | None = None
+    location: str, target: Path, *, run_id: str | None, step: int, endpoint: str | None = None
 ) -> Exported | None:
     """The weights of the checkpoint there as one file; None if nothing can be seen of it from here. From a store comes
     only what holds weights. Raises Conflict for a damaged one, NotFound for one without weights, OSError."""

@@ -33,7 +33,7 @@ class Integrity:
     manifest: Manifest | None = None
 
 
-def check_folder(location: str, *, run_id: str, step: int, contents: bool = True) -> Integrity:
+def check_folder(location: str, *, run_id: str | None, step: int, contents: bool = True) -> Integrity:
     """Look at a checkpoint of this run and step. Without `contents` the hashes are taken on trust."""
     folder = Path(location)
     if "://" in location or not folder.is_absolute():

@@ -94,7 +94,7 @@ class TestWithTorch:
     def test_from_the_store(self, saved: tuple[Any, Any], tmp_path: Path) -> None:
         model, _ = saved
         (place,) = (tmp_path / "store").iterdir()
-        done = export_place(f"file://{place}", tmp_path / "out.safetensors", run_id=None, step=1)  # type: ignore[arg-type]
+        done = export_place(f"file://{place}", tmp_path / "out.safetensors", run_id=None, step=1)
         assert done is not None
         self.check(model, tmp_path / "out.safetensors")
         assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "out.safetensors", "store"]

@@ -25,6 +25,7 @@ from windlass.job.checkpoint.disk import Disk
 METADATA = ".metadata"
 _SAVING, _BAD, _TRASH = ".step-", ".bad-", ".trash-"
 _FETCHING, _PART = ".fetch-", ".part-"
+PROBE = ".probe-"  # a file by which ranks find out who sees the same folder
 _CHUNK = 8 << 20
 # Nothing was written to it for so long: its savers are gone. Should one come back, its folder is gone and it fails.
 _DEAD_AFTER_S = 900.0
@@ -146,8 +147,18 @@ def collect_garbage(folder: Path, disk: Disk, *, sparing: Path | None = None, no
             continue
         if path.name.startswith(_TRASH):
             disk.remove_dir(path)
+        elif path.name.startswith(PROBE):
+            if now - _modified(path, now) > _DEAD_AFTER_S:
+                disk.remove(path)
         elif path.name.startswith(_BAD) or (path.name.startswith((_SAVING, _FETCHING)) and _is_dead(path, now)):
             discard(path, disk)
+
+
+def _modified(path: Path, now: float) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return now
 
 
 def _is_dead(path: Path, now: float) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from windlass.blobs.stored import Stored
 from windlass.core.manifest import folder_name
-from windlass.job.checkpoint.folder import part_folder_name
+from windlass.job.checkpoint.folder import PROBE, part_folder_name
 from windlass.job.checkpoint.peers import Peers
 
 
@@ -73,4 +73,4 @@ def find_neighbours(folder: Path, peers: Peers) -> Neighbours:
 
 
 def _probe(folder: Path, token: str, rank: int) -> Path:
-    return folder / f".probe-{token}-{rank}"
+    return folder / f"{PROBE}{token}-{rank}"

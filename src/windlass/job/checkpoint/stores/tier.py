@@ -13,7 +13,7 @@ from windlass.blobs.bucket import open_bucket
 from windlass.blobs.stored import Stored, lay_aside, list_stored
 from windlass.core.errors import Unavailable, WindlassError
 from windlass.job.checkpoint.disk import Disk
-from windlass.job.checkpoint.folder import Damaged, list_saved
+from windlass.job.checkpoint.folder import Damaged, discard, list_saved
 from windlass.job.checkpoint.peers import Peers
 from windlass.job.checkpoint.retention import Keep
 from windlass.job.checkpoint.stores.choice import StoreChoice, choose_store
@@ -80,8 +80,12 @@ class StoreTier:
 
     def start(self) -> None:
         """Begin to send, on the ranks that do that."""
-        if self.neighbours.is_lead:
-            self._sending = Sending(self._settings)
+        if not self.neighbours.is_lead:
+            return
+        if not self.neighbours.share_one_folder:
+            for old in list_saved(self._folder)[1:]:
+                discard(old.path, Disk())  # brought here once; nothing else would remove it
+        self._sending = Sending(self._settings)
 
     def look(self) -> None:
         if self._sending is not None:

@@ -26,7 +26,7 @@ from windlass.job.checkpoint.stores.whole import WholeSender
 
 LOCK = ".uploader.lock"
 _LOOK_EVERY_S = 0.5
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S, _LAST_PAUSE_S = 0.25, 60.0, 1.0  # the last: while somebody waits for us
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S, _LAST_PAUSE_S = 0.25, 60.0, 0.25  # the last: while somebody waits for us
 _PATIENCE_S = 120.0  # with a store that is away, once training is over
 _TIDYING_S = 15.0  # with one that lets nothing be removed: all is sent
 

@@ -50,7 +50,7 @@ def _opened(folder: Path, files: Sequence[PartFile]) -> Iterator[list[int]]:
             try:
                 fds.append(os.open(folder / file.name, os.O_RDONLY | os.O_CLOEXEC))
             except FileNotFoundError:
-                raise Vanished(f"{folder.name} was removed before it was sent") from None
+                raise Vanished(f"{folder.name} has no {file.name}") from None
         yield fds
     finally:
         for fd in fds:

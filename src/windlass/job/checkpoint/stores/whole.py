@@ -67,12 +67,11 @@ class WholeSender:
         """How many bytes went over; None: this one will not come to be in the store."""
         try:
             return send_files(self._bucket, name, saved.path, saved.manifest.files, self._throttle)
-        except Vanished:
-            return None
-        except Damaged as damage:
-            self._spoilt.add(name)
-            remove_stored(self._bucket, name)
-            say("damaged", folder=str(saved.path), step=saved.manifest.step, why=str(damage))
+        except (Vanished, Damaged) as damage:
+            if isinstance(damage, Damaged) or (saved.path / MANIFEST).exists():  # else it was removed as a whole
+                self._spoilt.add(name)
+                remove_stored(self._bucket, name)
+                say("damaged", folder=str(saved.path), step=saved.manifest.step, why=str(damage))
             return None
 
     def _commit(self, name: str, manifest: Manifest, *, took_s: float, sent_bytes: int) -> None:
@@ -92,6 +91,11 @@ class WholeSender:
             remove_stored(self._bucket, name)
             del self._stored[name]
             say("removed", name=name)
+        self._is_tidy = True  # what is left of the dead, if it cannot be removed now, is removed after the next one
+        self._collect_garbage()
+
+    def _collect_garbage(self) -> None:
+        assert self._stored is not None
         now = None
         for name in self._bucket.folders():
             if step_of(name) is None or name in self._stored or not self._stored:
@@ -100,7 +104,6 @@ class WholeSender:
             written = [found.modified for found in self._bucket.list(name).values()]
             if now - max(written, default=now) > _DEAD_AFTER_S:
                 remove_stored(self._bucket, name)
-        self._is_tidy = True
 
     def _clock_of_the_store(self) -> float:
         """As of its last word to us, which is never ahead of it."""

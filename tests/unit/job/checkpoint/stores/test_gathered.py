@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from windlass.blobs.bucket import Bucket, open_bucket
 from windlass.blobs.stored import check_stored, list_stored
 from windlass.core.integrity import Finding
 from windlass.job.checkpoint.disk import Disk
-from windlass.job.checkpoint.folder import check_hashes, list_parts, list_saved
+from windlass.job.checkpoint.folder import check_hashes, collect_garbage, list_parts, list_saved
 from windlass.job.checkpoint.stores.fetching import fetch_files, show
 from windlass.job.checkpoint.stores.gathered import OtherNodeSender
 from windlass.job.checkpoint.stores.throttle import Throttle
@@ -73,3 +74,11 @@ def test_old_parts_go(tmp_path: Path) -> None:
     for step in range(1, 6):
         save_on(tmp_path, 1, step)
     assert [part.manifest.step for part in list_parts(tmp_path)] == [5, 4, 3]
+
+
+def test_probes_of_the_dead_go(tmp_path: Path) -> None:
+    (tmp_path / ".probe-abc-0").touch()
+    collect_garbage(tmp_path, Disk())
+    assert (tmp_path / ".probe-abc-0").exists()
+    collect_garbage(tmp_path, Disk(), now=time.time() + 3600)
+    assert not (tmp_path / ".probe-abc-0").exists()

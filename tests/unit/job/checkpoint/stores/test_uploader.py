@@ -102,6 +102,9 @@ def test_a_damaged_file_does_not_become_a_checkpoint_in_the_store(bucket: Bucket
     assert [line["what"] for line in said] == ["there", "damaged"]
     assert list_stored(bucket) == []
     assert bucket.folders() == []
+    path.unlink()
+    code, said = upload(settings(tmp_path / "folder", bucket.address))
+    assert (code, said[-1]["why"]) == (0, "step-0000000001 has no __0_1.distcp")
 
 
 def test_what_is_removed_meanwhile_is_sent_all_the_same(

@@ -224,13 +224,15 @@ def free_nodes(snapshot: ClusterSnapshot) -> list[FreeNode]:
 
 def kinds_of(nodes: Iterable[Node]) -> tuple[NodeKind, ...]:
     """In the order of their first nodes."""
-    counts: dict[Node, int] = {}
-    first: dict[Node, Node] = {}
+    counts: dict[tuple[str, float, int, int, str | None], int] = {}
+    first: list[Node] = []
     for node in nodes:
-        kind = replace(node, name="")
-        first.setdefault(kind, node)
-        counts[kind] = counts.get(kind, 0) + 1
-    return tuple(NodeKind(node=first[kind], count=count) for kind, count in counts.items())
+        kind = (node.engine, node.cpus, node.memory_bytes, node.gpus, node.gpu_type)
+        if kind not in counts:
+            first.append(node)
+            counts[kind] = 0
+        counts[kind] += 1
+    return tuple(NodeKind(node=node, count=count) for node, count in zip(first, counts.values(), strict=True))
 
 
 def why_never(wanted: Resources, kinds: Sequence[NodeKind], engines: frozenset[str] | None = None) -> str | None:

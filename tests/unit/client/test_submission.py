@@ -140,7 +140,7 @@ def test_a_recipe_brings_the_parts_of_windlass_that_jobs_need(project: Path) -> 
     made = assemble(project / "spec.yaml", {"recipe": "classifier"})
     assert made.files is not None
     assert "windlass/job/recipes/classifier.py" in made.files
-    assert {name.split("/")[1] for name in made.files} == {"__init__.py", "agent", "core", "job", "planning"}
+    assert {name.split("/")[1] for name in made.files} == {"__init__.py", "agent", "blobs", "core", "job", "planning"}
     assert made.code is not None
     assert all((made.code / name).is_file() for name in made.files)
     spec = spec_of(made)

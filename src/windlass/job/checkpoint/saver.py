@@ -298,4 +298,7 @@ def main(fd: int) -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     os.nice(10)
-    serve(socket.socket(fileno=fd), Saver(Disk.from_environ(os.environ)))
+    try:
+        serve(socket.socket(fileno=fd), Saver(Disk.from_environ(os.environ)))
+    except ConnectionResetError:
+        return  # the trainer was killed with answers unread: there is nobody left to save for

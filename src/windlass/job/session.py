@@ -25,6 +25,7 @@ from windlass.job.spool import Alert, SaveNote, Spool
 _LONGEST_NAME = 250
 _LONGEST_KIND = 60
 _LONGEST_MESSAGE = 2_000
+_LATE_STEPS = 4
 
 
 class Params(Mapping[str, Any]):
@@ -122,8 +123,10 @@ class Session:
             self._spool.add((time.time(), number, steps, values))
 
     def stepped(self, step: int) -> None:
-        """Tell the supervisor that `step` is finished; told twice it counts once."""
-        if step != self._steps and self._progress is not None:
+        """Tell the supervisor that `step` is finished; told twice it counts once. Several may tell, and some a little
+        later, when a device is through with it."""
+        is_known = 0 <= self._steps - step <= _LATE_STEPS
+        if not is_known and self._progress is not None:
             self._steps = step
             self._progress.stepped(step)
 

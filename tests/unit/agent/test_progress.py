@@ -43,3 +43,15 @@ def test_a_folder_that_cannot_be_written_costs_nothing(tmp_path: Path) -> None:
     session = Session({"WINDLASS_NODE_DIR": str(tmp_path / "missing")})
     session.stepped(1)
     session.restored(1, 0.0)
+
+
+def test_a_step_that_is_told_again_a_little_later_is_no_news(tmp_path: Path) -> None:
+    """A checkpoint tells it at once, the meter when the device is through with it. A training after the first one
+    begins anew."""
+    session = Session({"WINDLASS_NODE_DIR": str(tmp_path), "RANK": "0"})
+    for step in (10, 8, 11, 9, 10, 12):
+        session.stepped(step)
+    found = read_progress(str(tmp_path / progress(0)))
+    assert (found.step, found.steps) == (12, 3)
+    session.stepped(0)
+    assert read_progress(str(tmp_path / progress(0))).step == 0

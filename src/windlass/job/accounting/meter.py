@@ -61,12 +61,13 @@ class Steps:
         average: bool,
         log: Callable[[int, int | None, Mapping[str, float]], None] | None,
         alert: Callable[..., None] | None,
+        tell: Callable[[int], None] | None = None,
     ) -> None:
         self.number = first  # of the last step that is done
         self._clock, self._work, self._watch, self._policy = clock, work, watch, policy
         self._sampler, self._waits = sampler, waits
         self._total, self._every, self._fixed = total, every or 1, every is not None
-        self._average, self._log, self._alert = average, log, alert
+        self._average, self._log, self._alert, self._tell = average, log, alert, tell
         self._unread: deque[_Step] = deque()
         self._pauses: list[tuple[Any, Any]] = []
         self._paused_wait_s = 0.0
@@ -143,6 +144,8 @@ class Steps:
 
     def _read(self, step: _Step) -> None:
         self._clock.settle(step.mark)
+        if self._tell is not None:
+            self._tell(step.number)
         values = {name: float(value) for name, value in step.values.items()}
         finding = self._watch.look(
             step.number, loss=values.get("loss"), grad_norm=values.get("grad_norm"), scaled=step.scaled
@@ -233,6 +236,7 @@ def steps(
         average=several and plan is None and policy is OnNan.STOP,
         log=me.log if me.is_main else None,
         alert=me.alert if me.is_main else None,
+        tell=me.stepped,
     )
 
 

@@ -178,6 +178,30 @@ def test_a_gang_starts_again_on_all_nodes(gang: LocalRuns, node: int) -> None:
     assert (entry["rank"], entry["node"], entry["steps_lost"]) == (2 * node + 1, f"local-{node}", 1)
 
 
+def test_a_node_that_only_misses_its_peers_starts_again_with_them(gang: LocalRuns, tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    text = STEPS.format(source=SOURCE).replace(
+        "time.sleep(600)",
+        f"""while os.environ["NODE_RANK"] == "1" or not os.path.exists({str(gone)!r}):
+        time.sleep(0.01)
+    raise RuntimeError("Connection closed by peer")""",
+    )
+    # The first node's rank is gone before the one that it misses, and doubts why: should the doubt end before the
+    # second one is killed, it is for both to start again too.
+    attempt = gang.start("python", gang.script("train.py", text), in_place=ERRORS_TOO)
+    for rank in range(2):
+        wait_for(lambda rank=rank: "waiting" in gang.log(attempt, rank=rank, node=rank), f"rank {rank}")  # type: ignore[misc]
+    wait_for(lambda: _is_on_the_line(gang, attempt), "the second node to call the first")
+    missing, missed = (gang.status(attempt, node)["ranks"][0]["pid"] for node in (0, 1))
+    gone.touch()
+    wait_for(lambda: not is_running(missing), "the first to end")
+    os.kill(missed, signal.SIGKILL)
+    seen = gang.wait(attempt)
+    assert seen.exit is not None
+    assert seen.exit.reason is ExitReason.COMPLETED, seen.exit
+    assert [entry["generation"] for entry in seen.recoveries] == [1]
+
+
 def test_a_gang_without_one_of_its_nodes_is_left_to_the_controller(gang: LocalRuns) -> None:
     script = gang.script("sleeps.py", "import time\nprint('life', flush=True)\ntime.sleep(600)\n")
     attempt = gang.start("python", script, in_place=IN_PLACE)

@@ -228,9 +228,11 @@ class Watch:
             self._dump_stacks()  # here as on the node where it was found: who waits for whom is seen from all of them
         if final is not None:
             self._stop(final, self._plan["grace_s"])
-        elif again is not None and self._verdict is None and self._living():
-            # At once: with a peer gone they can finish nothing, and what they would save they have in memory.
-            self._kin.kill(sparing_savers=True)
+        elif again is not None and self._verdict is None:
+            self._doubt_until = None  # another node may have explained what was doubtful here
+            if self._living():
+                # At once: with a peer gone they can finish nothing, and what they would save they have in memory.
+                self._kin.kill(sparing_savers=True)
 
     def _look_for_completion(self) -> None:
         """Once all ranks that the attempt is for have ended well, the others are told to stop; with several nodes

@@ -277,7 +277,8 @@ class Watch:
             self._killed = True
             self._kin.kill()
         self._kin.kill_overdue(now)
-        self._proceed(self._restarts.settle(now))
+        if self._verdict is None:  # one that stops agrees to nothing any more
+            self._proceed(self._restarts.settle(now))
 
     # Decisions --------------------------------------------------------------------------------------------------
 
@@ -365,7 +366,7 @@ class Watch:
     def _wait_s(self) -> float:
         now = time.monotonic()
         marks = [self._sample_at, self._memory_at, self._timeout_at, self._kill_at, self._doubt_until]
-        marks += [self._linger_until, self._kin.next_at(), self._restarts.next_at()]
+        marks += [self._linger_until, self._kin.next_at(), self._restarts.next_at() if self._verdict is None else None]
         waits = [mark - now for mark in marks if mark is not None]
         flushes = [rank.log.next_flush_at() for rank in self._ranks.values()]
         waits.extend(at - time.time() for at in flushes if at is not None)

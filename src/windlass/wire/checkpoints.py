@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from windlass.core.quantities import parse_duration, parse_size
+from windlass.wire.gang import problem_at
 from windlass.wire.strict import StrictModel
 
 CHECKPOINT_KEY = "WINDLASS_CHECKPOINT_KEY"  # the secret that checkpoints are encrypted with
@@ -117,6 +118,15 @@ class CheckpointSpec(StrictModel):
     store_rate: Annotated[int | str, AfterValidator(_rate)] | None = Field(
         None, description="bytes a second at most while training, e.g. 50MB"
     )
+
+
+def check_watch(wanted: CheckpointSpec) -> None:
+    """What a program saves by itself is copied as it is: who wants it encrypted must not get it plain."""
+    asked = [name for name in ("encrypt", "compress") if getattr(wanted, name) not in (None, False, Compress.NONE)]
+    if wanted.watch and asked:
+        off = {"encrypt": "false", "compress": "none"}[asked[0]]
+        rule = f"takes files as they are, and `{asked[0]}` is wanted"
+        raise problem_at(("checkpoint", "watch"), f"{rule}: leave one out, or say `{asked[0]}: {off}`")
 
 
 class Wire(BaseModel):

@@ -15,7 +15,7 @@ from windlass.core.errors import InvalidInput, InvalidSpec
 from windlass.core.frameworks import Framework
 from windlass.core.quantities import parse_duration, parse_size
 from windlass.core.recipes import check_recipe
-from windlass.wire.checkpoints import CHECKPOINT_KEY, CheckpointSpec
+from windlass.wire.checkpoints import CHECKPOINT_KEY, CheckpointSpec, check_watch
 from windlass.wire.gang import ElasticSpec, PlanSpec, RolesSpec, check_elastic, check_roles, problem_at
 from windlass.wire.kubernetes import KubernetesOptions
 from windlass.wire.problems import problems_of
@@ -180,6 +180,8 @@ class RunSpec(StrictModel):
             raise ValueError(f"{both[0]} is in both `env` and `secrets`")
         if self.elastic is not None:
             check_elastic(self.elastic, nodes=self.resources.nodes, has_roles=bool(self.roles))
+        if self.checkpoint is not None:
+            check_watch(self.checkpoint)
         if self.checkpoint is not None and self.checkpoint.encrypt and CHECKPOINT_KEY not in self.secrets:
             raise problem_at(("checkpoint", "encrypt"), f"needs the key: put {CHECKPOINT_KEY} into `secrets`")
         if self.roles:

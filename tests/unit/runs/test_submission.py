@@ -47,3 +47,7 @@ def test_a_project_says_what_its_runs_do_about_checkpoints() -> None:
     secret = {"vision": CheckpointSpec(encrypt=True)}
     with pytest.raises(InvalidSpec, match="needs the key"):
         fill_checkpoint(parse_spec({"command": "x", "project": "vision"}), secret)
+    watching = {"command": "x", "project": "vision", "secrets": ["WINDLASS_CHECKPOINT_KEY"]}
+    with pytest.raises(InvalidSpec, match="`encrypt` is wanted"):
+        fill_checkpoint(parse_spec({**watching, "checkpoint": {"watch": "*.pt"}}), secret)
+    assert fill_checkpoint(parse_spec({**watching, "checkpoint": {"watch": "*.pt", "encrypt": False}}), secret)

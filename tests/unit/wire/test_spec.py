@@ -104,6 +104,11 @@ def test_keys_of_later_versions_are_refused_by_name(path: str) -> None:
             "`checkpoint.compress`: input should be 'none'",
         ),
         ({"command": "x", "checkpoint": {"watch": ""}}, "`checkpoint.watch"),
+        (
+            {"command": "x", "checkpoint": {"watch": "*.pt", "encrypt": True}, "secrets": ["WINDLASS_CHECKPOINT_KEY"]},
+            "`checkpoint.watch`: takes files as they are, and `encrypt` is wanted",
+        ),
+        ({"command": "x", "checkpoint": {"watch": "*.pt", "compress": "zlib"}}, "or say `compress: none`"),
         ({"command": "x", "checkpoint": {"store_every": "0s"}}, "`checkpoint.store_every`: '0s' is too short"),
         (
             {"command": "x", "checkpoint": {"best_is": "x"}},

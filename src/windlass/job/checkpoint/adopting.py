@@ -16,6 +16,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from windlass.core.errors import InvalidInput
 from windlass.core.manifest import MANIFEST, Manifest, PartFile, SaveReason, folder_name, render_manifest
 from windlass.job.checkpoint.announcing import Announcer
 from windlass.job.checkpoint.disk import Disk
@@ -49,6 +50,7 @@ class Adopter:
     """For one process of a run. Its uploader, if the run has a store, lives until `close`."""
 
     def __init__(self, folder: Path, wanted: Mapping[str, Any], *, mine: Session | None = None) -> None:
+        _refuse_encoding(wanted)
         self._session = mine or session()
         self._folder = folder / ADOPTED
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -213,6 +215,17 @@ class _Store:
 
     def close(self, *, wait_s: float | None) -> None:
         self._sending.close(wait_s=wait_s)
+
+
+def _refuse_encoding(wanted: Mapping[str, Any]) -> None:
+    """Who saved them reads them too, and reads plain files: rather none here than plain ones that were to be secret."""
+    off = {"encrypt": "false", "compress": "none"}
+    for name in off:
+        if wanted.get(name) not in (None, False, "none"):
+            raise InvalidInput(
+                f"the run wants `{name}` of its checkpoints, and those that others save are taken as they are",
+                hint=f"save with `job.checkpoints`, or say `checkpoint: {{{name}: {off[name]}}}` in the spec",
+            )
 
 
 def step_in(name: str) -> int | None:

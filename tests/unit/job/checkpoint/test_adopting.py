@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from windlass.core.errors import InvalidInput
 from windlass.core.manifest import folder_name
 from windlass.job.checkpoint import adopting
 from windlass.job.checkpoint.adopting import Adopter, Unsteady, signature_of, step_in
@@ -81,6 +82,14 @@ def test_what_changes_while_it_is_copied_is_not_taken(tmp_path: Path, monkeypatc
     with pytest.raises(Unsteady, match="has changed"):
         adopter.take(path)
     assert list((tmp_path / "adopted").iterdir()) == []
+
+
+@pytest.mark.parametrize("wanted", [{"encrypt": True}, {"compress": "zstd"}])
+def test_nothing_is_taken_plain_that_was_to_be_otherwise(tmp_path: Path, wanted: dict[str, object]) -> None:
+    with pytest.raises(InvalidInput, match=f"wants `{next(iter(wanted))}`"):
+        Adopter(tmp_path, wanted)
+    assert list(tmp_path.iterdir()) == []
+    Adopter(tmp_path, {"encrypt": False, "compress": "none"}).close()
 
 
 def test_finished_is_what_has_not_changed_for_a_while() -> None:

@@ -117,6 +117,8 @@ def stored_spec(spec: RunSpec) -> dict[str, Any]:
     dumped = spec.model_dump(mode="json")
     if dumped["checkpoint"] is not None:
         dumped["checkpoint"] = {key: value for key, value in dumped["checkpoint"].items() if value is not None}
+    if dumped["hang"] == "auto":
+        del dumped["hang"]
     return {name: value for name, value in dumped.items() if name in _FROM_THE_BEGINNING or value not in (None, {})}
 
 

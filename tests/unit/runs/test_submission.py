@@ -12,7 +12,7 @@ from windlass.wire.spec import RunSpec, parse_spec
 
 def test_keys_that_were_not_given_are_not_kept_unless_every_version_knows_them() -> None:
     stored = stored_spec(RunSpec(script="train.py", params={"bias": None}))
-    assert {"plan", "recipe", "roles", "framework", "checkpoint"}.isdisjoint(stored)
+    assert {"plan", "recipe", "roles", "framework", "checkpoint", "hang"}.isdisjoint(stored)
     assert stored["params"] == {"bias": None}
     assert stored["seed"] is None
     assert stored_spec(RunSpec(script="x", checkpoint={"keep": 2}))["checkpoint"] == {"keep": 2, "best_is": "lowest"}
@@ -22,6 +22,8 @@ def test_what_is_kept_is_read_as_what_was_given() -> None:
     for spec in (
         RunSpec(command="true", code=None),
         RunSpec(recipe="gpt", plan="data=2"),
+        RunSpec(script="train.py", hang="off"),
+        RunSpec(script="train.py", hang="15m"),
         RunSpec(script="train.py", checkpoint={"every": "10m"}, roles={}, retry=None),
     ):
         assert RunSpec.model_validate(stored_spec(spec)) == spec

@@ -61,11 +61,11 @@ class StoreTier:
 
     def bring_newer(self, *, than: int | None = None) -> None:
         """Have in every folder what the store has newer than the first rank's folder (and than that step), if
-        anything. What is damaged there is laid aside. Raises Unavailable if nothing is here and the store cannot be
-        asked."""
+        anything. What is damaged there is laid aside. Raises Unavailable if the store cannot be asked and there is
+        nothing to go on from: no such step, and no folder of all ranks with a checkpoint."""
         while True:
             here = self._newest_here(than)
-            stored, trouble = self._peers.from_first(self._newer(here) if self._peers.rank == 0 else (None, None))
+            stored, trouble = self._peers.from_first(self._newer(here, than) if self._peers.rank == 0 else (None, None))
             if trouble is not None:
                 raise Unavailable(trouble, hint="nothing is known of the run's checkpoints, so it does not begin anew")
             if stored is None:
@@ -104,7 +104,7 @@ class StoreTier:
             mine = set.intersection(*self._peers.gather(mine))
         return max(mine if than is None else {*mine, than}, default=None)
 
-    def _newer(self, here: int | None) -> tuple[Stored | None, str | None]:
+    def _newer(self, here: int | None, than: int | None) -> tuple[Stored | None, str | None]:
         """What to fetch, or why it cannot be told."""
         deadline = time.monotonic() + _PATIENCE_S
         while True:
@@ -113,8 +113,8 @@ class StoreTier:
                 return (newest if newest and (here is None or newest.manifest.step > here) else None), None
             except WindlassError as error:
                 session().alert("checkpoint-store", error.message)
-                if here is not None and self.neighbours.share_one_folder:
-                    return None, None
+                if here is not None and (self.neighbours.share_one_folder or than is not None):
+                    return None, None  # all ranks have that: in the folder, or in their nodes' memory
                 if time.monotonic() > deadline:
                     return None, error.message
                 time.sleep(_PAUSE_S)

@@ -20,7 +20,10 @@ from windlass.core.errors import InvalidInput, Unavailable  # noqa: E402
 from windlass.core.manifest import SaveReason  # noqa: E402
 from windlass.job.checkpoint.checkpoints import checkpoints  # noqa: E402
 from windlass.job.checkpoint.folder import check_hashes, list_saved  # noqa: E402
+from windlass.job.checkpoint.peers import Peers  # noqa: E402
+from windlass.job.checkpoint.retention import Keep  # noqa: E402
 from windlass.job.checkpoint.stores import tier  # noqa: E402
+from windlass.job.checkpoint.stores.neighbours import Neighbours  # noqa: E402
 from windlass.job.session import session  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -104,6 +107,20 @@ def test_a_store_that_is_away_never_means_that_there_is_nothing(
     train(tmp_path / "one", f"file://{tmp_path}/store", 2)
     monkeypatch.setattr(tier, "list_stored", lambda _: (_ for _ in ()).throw(Unavailable("away")))
     assert train(tmp_path / "one", f"file://{tmp_path}/store", 2)[0] == 2  # the folder has it
+
+
+def test_a_store_that_is_away_ends_no_run_whose_nodes_have_all_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tier, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(tier, "list_stored", lambda _: (_ for _ in ()).throw(Unavailable("away")))
+    opened = tier.open_tier({"store": f"file://{tmp_path}/store"}, tmp_path / "one", Keep(), Peers())
+    assert opened is not None
+    opened.neighbours = Neighbours(folder=tmp_path / "one", rank=0, ranks=(0,), number=0, count=2)
+    opened.bring_newer(than=99)
+    assert "checkpoint-store" in capsys.readouterr().err
+    with pytest.raises(Unavailable, match="away"):
+        opened.bring_newer()
 
 
 @pytest.mark.parametrize("wanted", [{"compress": "zlib"}, {"compress": "zstd", "encrypt": True}])

@@ -1,8 +1,9 @@
 """Whether ranks hang: none that told steps has told one for many times as long as it usually takes. Pure, but for
 reading what ranks have told.
 
-A rank that never told a step is never judged. Until a rank's pace is known, and while a state is loaded, the time is
-long: compilers, caches and shared disks take minutes at a beginning.
+A rank that never told a step is never judged, unless those before it did. Until a rank's pace is known, and while a
+state is loaded, the time is long: compilers, caches and shared disks take minutes at a beginning, and some tell one step
+an epoch.
 """
 
 from __future__ import annotations
@@ -29,8 +30,14 @@ class Habit(NamedTuple):
     last: Progress = NOTHING
     usual_s: float | None = None
     longest_s: float = 0.0
+    first_s: float | None = None  # how long the first step took at most, from the start or from a load
+    begun_at: float | None = None  # when its process was started
 
     def learn(self, told: Progress) -> Habit:
+        if self.last.steps == 0 and told.steps > 0 and self.begun_at is not None:
+            loaded_at = told.restored_at if told.restored_at <= told.stepped_at else 0.0
+            first_s = told.stepped_at - max(self.begun_at, loaded_at)
+            return self._replace(last=told, first_s=max(self.first_s or 0.0, first_s))
         steps = told.steps - self.last.steps
         if self.last.steps == 0 or steps <= 0 or told.stepped_at < self.last.stepped_at:
             return self._replace(last=told)  # another process of this rank, or nothing new
@@ -39,16 +46,19 @@ class Habit(NamedTuple):
         usual_s = each_s if self.usual_s is None else (1 - _RECENT) * self.usual_s + _RECENT * each_s
         # Of several steps at once the longest is not seen; it is what the others leave, were they usual.
         longest_s = max(self.longest_s, span_s - (steps - 1) * min(each_s, usual_s))
-        return Habit(told, usual_s, longest_s)
+        return self._replace(last=told, usual_s=usual_s, longest_s=longest_s)
 
     def limit_s(self, fixed_s: float | None) -> float | None:
         """How long it may be without a step; None: it is not to be judged."""
+        learned_s = max(FLOOR_S, MULTIPLE * (self.usual_s or 0.0), PAUSES * self.longest_s)
+        first_s = self.first_s or 0.0
         if self.last.steps == 0:
-            return max(FIRST_S, fixed_s or 0.0) if self.last.restored_at > 0 else None
+            # One that has loaded a state, but of whose pace nothing is known, may tell a step a day.
+            is_awaited = self.last.restored_at > 0 and (self.first_s, self.usual_s, fixed_s) != (None, None, None)
+            return max(FIRST_S, fixed_s or 0.0, learned_s, PAUSES * first_s) if is_awaited else None
         if fixed_s is not None:
             return fixed_s
-        learned_s = max(FLOOR_S, MULTIPLE * (self.usual_s or 0.0), PAUSES * self.longest_s)
-        return max(FIRST_S, learned_s) if self.last.steps < _FEW else learned_s
+        return max(FIRST_S, learned_s, MULTIPLE * first_s) if self.last.steps < _FEW else learned_s
 
     def quiet_s(self, now: float) -> float:
         return now - max(self.last.stepped_at, self.last.restored_at)
@@ -92,23 +102,27 @@ class Hangs:
         self._is_off = wanted == OFF
         self._fixed_s = None if wanted in (AUTO, OFF) else float(wanted)
         self._habits: dict[int, Habit] = {}
+        self._begun_at: float | None = None  # the ranks, or as good as: they are looked at soon after
 
     def look(self, now: float, *, ended: Collection[int]) -> Hang | None:
         """`ended`: ranks that are over."""
         if self._is_off:
             return None
+        if self._begun_at is None:
+            self._begun_at = now
         for name in os.listdir(self._node_dir):
             rank = layout.rank_of_progress(name)
             told = NOTHING if rank is None else read_progress(os.path.join(self._node_dir, name))
             if rank is not None and told != NOTHING:
-                self._habits[rank] = self._habits.get(rank, Habit()).learn(told)
+                self._habits[rank] = self._habits.get(rank, Habit(begun_at=self._begun_at)).learn(told)
         going_on = {rank: habit for rank, habit in self._habits.items() if rank not in ended}
         return decide_hang(going_on, self._fixed_s, now=now)
 
     def begin_again(self, now: float) -> None:
         """Other processes take the places of those there were. They told steps, so that these will."""
         begun = NOTHING._replace(restored_at=now)
-        self._habits = {rank: habit._replace(last=begun) for rank, habit in self._habits.items()}
+        self._begun_at = now
+        self._habits = {rank: habit._replace(last=begun, begun_at=now) for rank, habit in self._habits.items()}
 
     def is_suspicious(self, now: float) -> bool:
         """Whether it is half-way to a hang: then somebody else's verdict may well be about the same."""

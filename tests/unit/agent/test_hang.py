@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from windlass.agent import layout
 from windlass.agent.hang import FIRST_S, FLOOR_S, MULTIPLE, PAUSES, Habit, Hangs, decide_hang
-from windlass.agent.progress import NOTHING, Progress, ProgressFile
+from windlass.agent.progress import NOTHING, Progress, ProgressFile, read_progress
 
 
 def told(step: int, at: float, *, restored_at: float = 0.0) -> Progress:
@@ -46,8 +46,25 @@ def test_a_pause_that_was_seen_may_come_again() -> None:
 
 def test_the_first_steps_and_a_load_have_long() -> None:
     assert habit(0, 1).limit_s(None) == FIRST_S
-    assert Habit().learn(NOTHING._replace(restored_at=5.0)).limit_s(None) == FIRST_S
     assert Habit().learn(NOTHING._replace(restored_at=5.0)).limit_s(10.0) == FIRST_S
+
+
+def test_one_that_tells_a_step_an_epoch_has_many_times_as_long_as_the_first_one_took() -> None:
+    epoch_s = 2400.0
+    first = Habit(begun_at=100.0).learn(told(0, 100.0 + epoch_s))
+    assert first.limit_s(None) == MULTIPLE * epoch_s
+    assert first.limit_s(60.0) == 60.0
+    loaded = NOTHING._replace(step=0, steps=1, restored_at=1000.0, stepped_at=1000.0 + epoch_s)
+    assert Habit(begun_at=100.0).learn(loaded).limit_s(None) == MULTIPLE * epoch_s
+    assert first.learn(told(3, 110.0 + epoch_s)).limit_s(None) == FLOOR_S, "a start says nothing of the steps to come"
+
+
+def test_one_that_has_loaded_a_state_is_judged_if_its_pace_is_known() -> None:
+    loaded = NOTHING._replace(restored_at=5.0)
+    assert Habit().learn(loaded).limit_s(None) is None
+    assert Habit(usual_s=1.0).learn(loaded).limit_s(None) == FIRST_S
+    assert Habit(usual_s=2400.0).learn(loaded).limit_s(None) == MULTIPLE * 2400.0
+    assert Habit(first_s=2400.0).learn(loaded).limit_s(None) == PAUSES * 2400.0
 
 
 def test_who_is_behind_is_named() -> None:
@@ -97,6 +114,18 @@ def test_successors_have_the_pace_of_their_predecessors_and_a_start_of_their_own
         hangs._habits[3].usual_s or 0.0
     )
     assert hangs.is_suspicious(1e9 + FIRST_S)
+
+
+def test_successors_have_as_long_for_the_first_step_as_their_predecessors_needed(tmp_path: Path) -> None:
+    hangs = Hangs({"node_dir": str(tmp_path)})
+    file = ProgressFile(str(tmp_path / layout.progress(0)))
+    file.stepped(0)
+    told_at = read_progress(str(tmp_path / layout.progress(0))).stepped_at
+    assert hangs.look(told_at - 2400.0, ended=()) is None
+    (tmp_path / layout.progress(0)).unlink()
+    hangs.begin_again(1e9)
+    assert hangs.look(1e9 + PAUSES * 2400.0 - 1, ended=()) is None
+    assert hangs.look(1e9 + PAUSES * 2400.0 + 1, ended=()) is not None
 
 
 def test_off_is_off(tmp_path: Path) -> None:

@@ -1,19 +1,35 @@
-"""Inserting rows that somebody else may insert at the same moment: one of each is enough for both."""
+"""Inserting rows that somebody else may insert at the same moment: one of each is enough, or the last one counts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from sqlalchemy import Connection, Table
+
+if TYPE_CHECKING:
+    from sqlalchemy.dialects.postgresql import Insert
 
 
 def insert_missing(tx: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
     """Those whose key is there already are left as they are. Give several in the order of their keys: writers that
     meet in another order would wait for each other for ever."""
+    if rows:
+        tx.execute(_insert(tx, table).on_conflict_do_nothing(), [dict(row) for row in rows])
+
+
+def insert_or_replace(tx: Connection, table: Table, row: Mapping[str, Any]) -> None:
+    """What is there already under its key is replaced: of several writers the last one counts."""
+    key = [column.name for column in table.primary_key]
+    changes = {name: value for name, value in row.items() if name not in key}
+    tx.execute(_insert(tx, table).values(**row).on_conflict_do_update(index_elements=key, set_=changes))
+
+
+def _insert(tx: Connection, table: Table) -> Insert:
     if tx.dialect.name == "postgresql":
         from sqlalchemy.dialects.postgresql import insert
-    else:
-        from sqlalchemy.dialects.sqlite import insert  # type: ignore[assignment]
-    if rows:
-        tx.execute(insert(table).on_conflict_do_nothing(), [dict(row) for row in rows])
+
+        return insert(table)
+    from sqlalchemy.dialects.sqlite import insert as insert_into_sqlite
+
+    return cast("Insert", insert_into_sqlite(table))  # what is used of it is the same

@@ -20,13 +20,13 @@ from sqlalchemy import (
     Text,
     and_,
     delete,
-    insert,
     or_,
     select,
 )
 
 from windlass.core.errors import Ambiguous, NotFound
 from windlass.core.names import nearest
+from windlass.db.insertion import insert_or_replace
 from windlass.db.metadata import Seconds, metadata
 from windlass.scheduling.nodes import load_nodes
 from windlass.scheduling.types import Aside, NodeKey
@@ -72,8 +72,10 @@ def load_last_aside(tx: Connection, node: NodeKey) -> Aside | None:
 
 
 def commit_aside(tx: Connection, node: NodeKey, aside: Aside) -> None:
-    tx.execute(delete(set_aside).where(_is(node)))
-    values = {
+    """Another controller may do so at the same moment, for a run of its own that failed there too."""
+    row = {
+        "engine": node[0],
+        "node": node[1],
         "reason": aside.reason,
         "since": aside.since,
         "until": aside.until,
@@ -81,7 +83,7 @@ def commit_aside(tx: Connection, node: NodeKey, aside: Aside) -> None:
         "by_hand": aside.by_hand,
         "run_id": aside.run_id,
     }
-    tx.execute(insert(set_aside).values(engine=node[0], node=node[1], **values))
+    insert_or_replace(tx, set_aside, row)
 
 
 def commit_back(tx: Connection, node: NodeKey) -> None:

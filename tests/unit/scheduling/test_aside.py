@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
@@ -136,3 +137,22 @@ def test_what_is_kept_ends_by_itself_and_can_be_taken_back(db: Database) -> None
         commit_back(tx, ("local", "b"))
         assert load_aside(tx, now=100.0) == {}
     db.close()
+
+
+def test_a_node_that_two_controllers_set_aside_at_once_is_so_once(database_url: str) -> None:
+    one, other = Database(database_url), Database(database_url)
+    with ThreadPoolExecutor(1) as threads:
+        with one.write() as tx:
+            commit_aside(tx, ("local", "a"), BROKEN)
+            later = threads.submit(set_aside_by, other)
+            wait([later], timeout=0.2)  # it waits for this one to end
+        later.result(150)
+    with one.read() as tx:
+        assert load_aside(tx, now=50.0) == {("local", "a"): DRAINED}
+    one.close()
+    other.close()
+
+
+def set_aside_by(db: Database) -> None:
+    with db.write() as tx:
+        commit_aside(tx, ("local", "a"), DRAINED)

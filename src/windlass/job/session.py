@@ -83,7 +83,7 @@ class Session:
         if folder:
             stacksignal.listen()
         self._spool = Spool(os.path.join(folder, metrics_spool(self.rank))) if folder else None
-        self._progress = _progress_file(folder, self.rank)
+        self._folder = folder
         self._steps = -1  # the newest that was told
 
     @property
@@ -122,6 +122,12 @@ class Session:
         if self._spool is not None:
             self._spool.add((time.time(), number, steps, values))
 
+    def note_metrics(self, step: int, values: Mapping[str, float]) -> None:
+        """What we have measured of a save of `step`, maybe long after it, or in a process that does not train: for the
+        record only. It tells nobody that a step is finished."""
+        if self._spool is not None:
+            self._spool.add((time.time(), step, None, dict(values)))
+
     def stepped(self, step: int) -> None:
         """Tell the supervisor that `step` is finished; told twice it counts once. Several may tell, and some a little
         later, when a device is through with it."""
@@ -135,6 +141,15 @@ class Session:
         self._steps = step
         if self._progress is not None:
             self._progress.restored(step, load_s)
+
+    @functools.cached_property
+    def _progress(self) -> ProgressFile | None:
+        """Made when there is something to tell: a process beside the rank, with its environment, is not to undo what
+        the rank has told."""
+        try:
+            return ProgressFile(os.path.join(self._folder, progress(self.rank))) if self._folder else None
+        except OSError:
+            return None  # a full disk, say: telling how far we are is not worth the training
 
     def alert(self, kind: str, message: str, step: int | None = None) -> None:
         if not isinstance(kind, str) or not 0 < len(kind) <= _LONGEST_KIND or not kind.isprintable():
@@ -188,13 +203,6 @@ class Session:
 
     def last(self) -> dict[str, float]:
         return dict(self._last)
-
-
-def _progress_file(folder: str | None, rank: int) -> ProgressFile | None:
-    try:
-        return ProgressFile(os.path.join(folder, progress(rank))) if folder else None
-    except OSError:
-        return None  # a full disk, say: telling how far we are is not worth the training
 
 
 @functools.cache

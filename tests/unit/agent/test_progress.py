@@ -39,6 +39,21 @@ def test_logging_a_step_tells_it_once(tmp_path: Path) -> None:
     session.flush()
 
 
+def test_what_is_measured_of_saves_is_no_step(tmp_path: Path) -> None:
+    training = Session({"WINDLASS_NODE_DIR": str(tmp_path), "RANK": "0"})
+    training.stepped(105)
+    training.note_metrics(100, {"checkpoint_write_s": 1.0})
+    path = str(tmp_path / progress(0))
+    told = read_progress(path)
+    assert (told.step, told.steps) == (105, 1)
+    beside = Session({"WINDLASS_NODE_DIR": str(tmp_path), "RANK": "0"})
+    beside.note_metrics(100, {"checkpoint_upload_s": 1.0})
+    beside.flush()
+    assert read_progress(path) == told, "a process beside the rank has undone what it told"
+    training.flush()
+    assert training.last() == {}
+
+
 def test_a_folder_that_cannot_be_written_costs_nothing(tmp_path: Path) -> None:
     session = Session({"WINDLASS_NODE_DIR": str(tmp_path / "missing")})
     session.stepped(1)

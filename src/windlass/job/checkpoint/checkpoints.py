@@ -167,7 +167,7 @@ class Checkpoints:
             place = "the nodes' memory" if restored.in_memory is not None else str(restored.saved.path)
             print(f"windlass: going on from step {self.first_step}, from {place}", file=sys.stderr, flush=True)
             told = {"checkpoint_load_s": took_s, "checkpoint_from_memory": float(restored.in_memory is not None)}
-            session().log(self.first_step, None, told)
+            session().note_metrics(self.first_step, told)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         try:

@@ -83,10 +83,7 @@ class Saving:
         if self.has_failed:
             session().alert("checkpoint-failed", f"nothing was saved: {answer['error']}", step=answer["step"])
         elif session().is_main:
-            session().log(
-                answer["step"],
-                None,
-                {"checkpoint_write_s": answer["took_s"], "checkpoint_bytes": float(answer["size_bytes"])},
-            )
+            took = {"checkpoint_write_s": answer["took_s"], "checkpoint_bytes": float(answer["size_bytes"])}
+            session().note_metrics(answer["step"], took)
         if self._announcer is not None:
             self._announcer.look()

@@ -89,7 +89,7 @@ class Sending:
             mine.checkpoint(self._at(said["name"]), manifest, tier="store")
             if "took_s" in said:
                 took = {"checkpoint_upload_s": said["took_s"], "checkpoint_upload_bytes": float(said["sent_bytes"])}
-                mine.log(manifest.step, None, took)
+                mine.note_metrics(manifest.step, took)
         elif what == "there":
             mine.checkpoints_there(self._settings.address, [self._at(name) for name in said["names"]])
         elif what == "removed":

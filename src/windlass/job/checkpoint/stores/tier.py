@@ -142,5 +142,5 @@ class StoreTier:
         if session().is_main:
             came = float(sum(count for *_, count in everyone))
             took = {"checkpoint_fetch_s": time.monotonic() - began, "checkpoint_fetch_bytes": came}
-            session().log(stored.manifest.step, None, took)
+            session().note_metrics(stored.manifest.step, took)
         return None

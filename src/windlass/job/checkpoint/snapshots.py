@@ -328,7 +328,7 @@ class Snapshots:
         if not self._saving.is_busy:
             self._slots.end_saving(is_certain=False)
         if mine.is_main:
-            mine.log(taken.step, None, {"checkpoint_stall_s": taken.spent_s})
+            mine.note_metrics(taken.step, {"checkpoint_stall_s": taken.spent_s})
 
     def _files(self) -> list[list[Any]]:
         assert self._layout is not None

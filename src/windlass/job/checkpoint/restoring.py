@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from windlass.core.manifest import Manifest
 from windlass.job.checkpoint.disk import Disk
 from windlass.job.checkpoint.folder import (
     Damaged,
@@ -53,7 +54,7 @@ def restore_newest(
     if copy is not None and memory is not None:
         if store is not None:
             store.bring_newer(than=copy.step)
-        newest = peers.from_first(next(iter(list_saved(folder)), None) if peers.rank == 0 else None)
+        newest = _newest(folder, peers)
         saved_step = newest.manifest.step if newest is not None else 0
         if copy.step >= saved_step and recall(copy, memory, state, peers):
             return Restored(saved=as_saved(copy, memory), in_memory=copy, saved_step=saved_step)
@@ -68,35 +69,47 @@ def restore_newest(
 
 
 def find_good(folder: Path, peers: Peers, store: StoreTier | None = None) -> Saved | None:
-    """The newest checkpoint that is what its manifest says. Damaged ones are set aside, with an alert."""
+    """The newest checkpoint that is what its manifest says. Damaged ones are set aside, with an alert, in the folder
+    that has them so: where nodes share none, others may have them whole."""
+    near = store.neighbours.ranks if store is not None else tuple(range(peers.world_size))
     while True:
         if store is not None:
             store.bring_newer()  # also what was set aside: the store may have it as it was
-        # Rank 0 looks again every time: what it set aside is gone from the list.
-        saved = peers.from_first(_newest(folder) if peers.rank == 0 else None)
+        # Looked for again every time: what was set aside is gone.
+        saved = _newest(folder, peers)
         if saved is None:
             return None
-        problems = [problem for problem in peers.gather(_problem(saved, peers)) if problem]
-        if not problems:
+        problems = peers.gather(_problem(saved, peers.from_first(saved.manifest), peers))
+        if not any(problems):
             return saved
+        here = next((problems[rank] for rank in near if problems[rank]), None)
         if peers.rank == 0:
-            session().alert(
-                "checkpoint-damaged", f"{problems[0]}; going on from the one before", step=saved.manifest.step
-            )
-            session().checkpoint_corrupt(saved.path, problems[0])
+            first = next(problem for problem in problems if problem)
+            session().alert("checkpoint-damaged", f"{first}; going on from the one before", step=saved.manifest.step)
+            if here is not None:
+                session().checkpoint_corrupt(saved.path, here)
+        if here is not None and peers.rank == near[0]:
             set_aside(saved.path, Disk())
         peers.gather(None)  # nobody reads the folder again before it is set aside
 
 
-def _newest(folder: Path) -> Saved | None:
-    for path in unreadable(folder):
-        session().alert("checkpoint-damaged", f"the manifest of {path.name} cannot be read; going on from another one")
-        set_aside(path, Disk())
-    return next(iter(list_saved(folder)), None)
+def _newest(folder: Path, peers: Peers) -> Saved | None:
+    """The newest that is in all folders, as it is in this rank's: one that a node lacks is not damaged."""
+    if peers.rank == 0:
+        for path in unreadable(folder):
+            session().alert(
+                "checkpoint-damaged", f"the manifest of {path.name} cannot be read; going on from another one"
+            )
+            set_aside(path, Disk())
+    mine = {saved.manifest.step: saved for saved in list_saved(folder)}
+    common = set.intersection(*(set(steps) for steps in peers.gather(list(mine))))
+    return mine[max(common)] if common else None
 
 
-def _problem(saved: Saved, peers: Peers) -> str | None:
+def _problem(saved: Saved, first: Manifest, peers: Peers) -> str | None:
     """Each rank reads every world_size-th file, so that together they have read all of them once."""
+    if saved.manifest != first:
+        return f"{saved.path.name} is another checkpoint on rank {peers.rank} than on the first"
     files = saved.manifest.files[peers.rank :: peers.world_size]
     try:
         check_sizes(saved)

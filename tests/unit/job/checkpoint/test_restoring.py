@@ -1,0 +1,76 @@
+"""Which checkpoint ranks go on from: where nodes share no folder."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from tests.unit.job.checkpoint.meeting import Meeting, ThreadPeers  # noqa: E402
+from windlass.job.checkpoint.checkpoints import checkpoints  # noqa: E402
+from windlass.job.checkpoint.folder import Saved, list_saved  # noqa: E402
+from windlass.job.checkpoint.restoring import find_good  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+def save(folder: Path, *steps: int, seed: int = 0) -> None:
+    torch.manual_seed(seed)
+    with checkpoints(model=nn.Linear(4, 4), folder=folder, every=1000, memory="off", keep=10) as ckpt:
+        for step in steps:
+            ckpt.step(step)
+            ckpt.save()
+
+
+def steps_in(folder: Path) -> list[int]:
+    return [saved.manifest.step for saved in list_saved(folder)]
+
+
+def found_by_two_nodes(folders: list[Path]) -> list[Saved | None]:
+    def look(peers: ThreadPeers) -> Saved | None:
+        apart: Any = SimpleNamespace(neighbours=SimpleNamespace(ranks=(peers.rank,)), bring_newer=lambda **_: None)
+        return find_good(folders[peers.rank], peers, apart)
+
+    return Meeting(2).run(look)
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> list[Path]:
+    """Two with the same checkpoints, as they were brought from a store."""
+    save(tmp_path / "a", 1, 2)
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    return [tmp_path / "a", tmp_path / "b"]
+
+
+def test_what_one_node_lacks_is_not_damaged(nodes: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+    save(nodes[0], 3)
+    found = found_by_two_nodes(nodes)
+    assert [(one.path.parent, one.manifest.step) for one in found if one] == [(nodes[0], 2), (nodes[1], 2)]
+    assert steps_in(nodes[0]) == [3, 2, 1]
+    assert "checkpoint-damaged" not in capsys.readouterr().err
+    shutil.rmtree(nodes[1])
+    assert found_by_two_nodes(nodes) == [None, None]
+    assert steps_in(nodes[0]) == [3, 2, 1]
+
+
+def test_what_is_damaged_on_one_node_is_set_aside_there(nodes: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+    (newest, _) = list_saved(nodes[1])
+    for file in newest.manifest.files:
+        (newest.path / file.name).write_bytes(b"")
+    assert [one.manifest.step for one in found_by_two_nodes(nodes) if one] == [1, 1]
+    assert (steps_in(nodes[0]), steps_in(nodes[1])) == ([2, 1], [1])
+    assert "going on from the one before" in capsys.readouterr().err
+
+
+def test_two_checkpoints_of_one_step_are_not_taken_for_one(nodes: list[Path]) -> None:
+    shutil.rmtree(nodes[1])
+    save(nodes[1], 2, seed=1)
+    assert found_by_two_nodes(nodes) == [None, None]
+    assert steps_in(nodes[0]) == [2, 1]

@@ -64,6 +64,18 @@ def test_what_is_wanted_of_checkpoints_reaches_the_ranks(stage: Stage) -> None:
     assert "WINDLASS_CHECKPOINT_DIR" not in other
 
 
+def test_ranks_start_again_in_place_unless_retries_are_off(stage: Stage) -> None:
+    runs = [stage.submit(**keys) for keys in ({}, {"retry": {"max": 5}}, {"retry": {"max": 0}})]
+    stage.controller.tick()
+    plain, asked, off = (stage.cluster.attempts[f"{run}.1"].launch.in_place for run in runs)
+    assert plain is not None
+    assert asked is not None
+    assert off is None
+    assert (plain.most, plain.errors_too, asked.most, asked.errors_too) == (3, False, 5, True)
+    assert len({"", plain.key, asked.key}) == 3  # a secret of its own for each attempt
+    assert plain.key not in repr(plain)
+
+
 class GatedEngine(FakeEngine):
     """Several launches at once; each goes through when its gate is open."""
 

@@ -6,12 +6,14 @@ is for who saved them: `newest` says where. Needs no torch.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
 import secrets
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,7 @@ from windlass.job.session import Session, session
 FORMAT = "files"  # as they were found
 # Beside those of `job.checkpoints`, which must not take them for its own.
 ADOPTED = "adopted"
+_LOCK = ".newest.lock"
 _CHUNK = 8 << 20
 _STEP = re.compile(r"step[=_-]?(\d+)", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+")
@@ -87,21 +90,24 @@ class Adopter:
 
     def newest(self) -> Path | None:
         """Where the newest good one is: its file, or its folder if it has several. From the store if that has a newer
-        one. Damaged ones are set aside."""
-        if self._store is not None:
-            self._store.bring_newer()
-        for saved in list_saved(self._folder):
-            try:
-                check_sizes(saved)
-                check_hashes(saved)
-            except Damaged as damage:
-                self._session.alert("checkpoint-damaged", f"{damage}; going on from the one before")
-                self._session.checkpoint_corrupt(saved.path, str(damage))
-                set_aside(saved.path, self._disk)
-                continue
-            names = [file.name for file in saved.manifest.files]
-            return saved.path / names[0] if len(names) == 1 else saved.path
-        return None
+        one. Damaged ones are set aside. All ranks may ask at once: the first does it, the others find what it left."""
+        with _one_at_a_time(self._folder):
+            while True:
+                if self._store is not None:
+                    self._store.bring_newer()  # also what was set aside, or the next rank would get another answer
+                saved = next(iter(list_saved(self._folder)), None)
+                if saved is None:
+                    return None
+                try:
+                    check_sizes(saved)
+                    check_hashes(saved)
+                except Damaged as damage:
+                    self._session.alert("checkpoint-damaged", f"{damage}; going on from the one before")
+                    self._session.checkpoint_corrupt(saved.path, str(damage))
+                    set_aside(saved.path, self._disk)
+                    continue
+                names = [file.name for file in saved.manifest.files]
+                return saved.path / names[0] if len(names) == 1 else saved.path
 
     def look(self) -> None:
         """Tell of what has come and gone."""
@@ -191,7 +197,8 @@ class _Store:
             keep=asdict(keep if choice.keep is None else replace(keep, last=choice.keep)),
             bytes_per_s=choice.bytes_per_s,
         )
-        self._sending = Sending(settings, mine=mine)
+        # The first rank sends for all: another's uploader would hold the lock, and the first wait for it at its end.
+        self._sending = Sending(settings, mine=mine) if mine.is_main else None
 
     def bring_newer(self) -> None:
         """Raises Unavailable if the store cannot be asked: that is not to say that it has none."""
@@ -211,10 +218,24 @@ class _Store:
             return
 
     def look(self) -> None:
-        self._sending.look()
+        if self._sending is not None:
+            self._sending.look()
 
     def close(self, *, wait_s: float | None) -> None:
-        self._sending.close(wait_s=wait_s)
+        if self._sending is not None:
+            self._sending.close(wait_s=wait_s)
+
+
+@contextmanager
+def _one_at_a_time(folder: Path) -> Iterator[None]:
+    """Of all processes that see the folder. Where the file system has no locks, each does it for itself."""
+    fd = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        with suppress(OSError):
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
 
 
 def _refuse_encoding(wanted: Mapping[str, Any]) -> None:

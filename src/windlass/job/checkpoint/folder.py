@@ -11,6 +11,7 @@ A checkpoint appears and disappears by one rename each. Standard library only.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import secrets
@@ -124,8 +125,9 @@ def hash_file(path: Path) -> str:
 
 
 def set_aside(path: Path, disk: Disk) -> None:
-    """Out of sight, to be looked at until the next garbage collection."""
-    disk.rename(path, path.with_name(f"{_BAD}{path.name}-{secrets.token_hex(4)}"))
+    """Out of sight, to be looked at until the next garbage collection. One that is gone already is fine."""
+    with contextlib.suppress(FileNotFoundError):
+        disk.rename(path, path.with_name(f"{_BAD}{path.name}-{secrets.token_hex(4)}"))
 
 
 def discard(path: Path, disk: Disk) -> None:

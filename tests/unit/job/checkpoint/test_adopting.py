@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,8 +14,11 @@ from windlass.core.errors import InvalidInput
 from windlass.core.manifest import folder_name
 from windlass.job.checkpoint import adopting
 from windlass.job.checkpoint.adopting import Adopter, Unsteady, signature_of, step_in
-from windlass.job.checkpoint.folder import check_hashes, list_saved
+from windlass.job.checkpoint.disk import Disk
+from windlass.job.checkpoint.folder import check_hashes, list_saved, set_aside
+from windlass.job.checkpoint.stores import fetching
 from windlass.job.checkpoint.watching import Watcher, decide_finished, decide_sights, matching
+from windlass.job.session import Session
 
 
 @pytest.mark.parametrize(
@@ -69,7 +75,7 @@ def test_a_folder_is_taken_with_all_in_it_and_removed_with_all_in_it(tmp_path: P
     assert [file.name for file in saved.manifest.files] == ["config.json", "inner/weights"]
     check_hashes(saved)
     assert adopter.newest() == saved.path
-    assert [path.name for path in (tmp_path / "adopted").iterdir()] == [saved.path.name]
+    assert [path for path in (tmp_path / "adopted").iterdir() if path.is_dir()] == [saved.path]
 
 
 def test_what_changes_while_it_is_copied_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,6 +88,35 @@ def test_what_changes_while_it_is_copied_is_not_taken(tmp_path: Path, monkeypatc
     with pytest.raises(Unsteady, match="has changed"):
         adopter.take(path)
     assert list((tmp_path / "adopted").iterdir()) == []
+
+
+def test_all_ranks_may_ask_at_once_for_the_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = {"store": f"file://{tmp_path}/store"}
+    (tmp_path / "m-5.pt").write_bytes(b"5")
+    adopter = Adopter(tmp_path / "one", wanted)
+    adopter.take(tmp_path / "m-5.pt")
+    adopter.close()
+    fetched, another = [], threading.Event()
+    fetch = fetching.fetch_files
+
+    def fetch_slowly(*args: Any) -> int:
+        fetched.append(args)
+        if len(fetched) > 1:
+            another.set()
+        another.wait(0.5)  # as long as a second one would take to come
+        return fetch(*args)
+
+    monkeypatch.setattr(fetching, "fetch_files", fetch_slowly)
+    ranks = [Adopter(tmp_path / "two", wanted, mine=Session({"RANK": str(rank)})) for rank in range(3)]
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(lambda rank: rank.newest(), ranks))
+    assert found == [tmp_path / "two" / "adopted" / folder_name(5) / "m-5.pt"] * 3
+    assert len(fetched) == 1
+    found[0].write_bytes(b"x")  # damaged: the first one who sees it brings it again, for all
+    assert [rank.newest() for rank in ranks] == found
+    assert found[0].read_bytes() == b"5"
+    ranks[0].close()  # it has no other's uploader to wait for
+    set_aside(found[0].parent.with_name("gone"), Disk())
 
 
 @pytest.mark.parametrize("wanted", [{"encrypt": True}, {"compress": "zstd"}])

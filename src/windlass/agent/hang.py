@@ -2,8 +2,8 @@
 reading what ranks have told.
 
 A rank that never told a step is never judged, unless those before it did. Until a rank's pace is known, and while a
-state is loaded, the time is long: compilers, caches and shared disks take minutes at a beginning, and some tell one step
-an epoch.
+state is loaded, the time is long: compilers, caches and shared disks take minutes at a beginning, and some tell one
+step an epoch.
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ class Habit(NamedTuple):
 
     def limit_s(self, fixed_s: float | None) -> float | None:
         """How long it may be without a step; None: it is not to be judged."""
+        if self.last.finished_at > 0:
+            return None
         learned_s = max(FLOOR_S, MULTIPLE * (self.usual_s or 0.0), PAUSES * self.longest_s)
         first_s = self.first_s or 0.0
         if self.last.steps == 0:

@@ -12,7 +12,7 @@ import struct
 import time
 from typing import Any, Iterable, NamedTuple
 
-_FORMAT = struct.Struct("<qqdddq")
+_FORMAT = struct.Struct("<qqdddqd")
 _NEVER = -1
 
 
@@ -25,6 +25,7 @@ class Progress(NamedTuple):
     restored_at: float  # when the state had been loaded; 0: nothing was
     load_s: float  # how long that took
     steps: int  # how many this process has finished
+    finished_at: float = 0.0  # when it said that there are no more to come; 0: there may be
 
 
 NOTHING = Progress(_NEVER, _NEVER, 0.0, 0.0, 0.0, 0)
@@ -44,11 +45,17 @@ class ProgressFile:
         self._write()
 
     def stepped(self, step: int) -> None:
-        self._now = self._now._replace(step=step, stepped_at=time.monotonic(), steps=self._now.steps + 1)
+        steps = self._now.steps + 1
+        self._now = self._now._replace(step=step, stepped_at=time.monotonic(), steps=steps, finished_at=0.0)
         self._write()
 
     def restored(self, step: int, load_s: float) -> None:
-        self._now = self._now._replace(restored_step=step, restored_at=time.monotonic(), load_s=load_s)
+        now = time.monotonic()
+        self._now = self._now._replace(restored_step=step, restored_at=now, load_s=load_s, finished_at=0.0)
+        self._write()
+
+    def finished(self) -> None:
+        self._now = self._now._replace(finished_at=time.monotonic())
         self._write()
 
     def _write(self) -> None:

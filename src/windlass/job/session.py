@@ -142,6 +142,12 @@ class Session:
         if self._progress is not None:
             self._progress.restored(step, load_s)
 
+    def finished(self) -> None:
+        """Tell the supervisor that no more steps are to come: none is missed while this process evaluates, exports or
+        waits for what is still written. Whoever goes on all the same tells the next one."""
+        if self._progress is not None:
+            self._progress.finished()
+
     @functools.cached_property
     def _progress(self) -> ProgressFile | None:
         """Made when there is something to tell: a process beside the rank, with its environment, is not to undo what

@@ -127,6 +127,7 @@ class Trainer:
                         fit.checkpoints.step(fit.step)
                     if fit.stopping:
                         break
+        session().finished()
         if held_out is not None and not self._evaluates(fit):
             self._evaluate(fit, held_out)
         self._tell("ended", fit)

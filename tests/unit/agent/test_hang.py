@@ -67,6 +67,18 @@ def test_one_that_has_loaded_a_state_is_judged_if_its_pace_is_known() -> None:
     assert Habit(first_s=2400.0).learn(loaded).limit_s(None) == PAUSES * 2400.0
 
 
+def test_one_that_has_finished_may_take_its_time() -> None:
+    """To evaluate, to export, to wait for uploads."""
+    quick = habit(*range(9))
+    finished = quick.learn(quick.last._replace(finished_at=9.0))
+    assert decide_hang({0: finished}, None, now=1e9) is None
+    assert decide_hang({0: finished}, 5.0, now=1e9) is None
+    found = decide_hang({0: finished, 1: quick}, None, now=1e9)
+    assert found is not None
+    assert found.rank == 1
+    assert finished.learn(told(9, 100.0)).limit_s(None) is not None
+
+
 def test_who_is_behind_is_named() -> None:
     ahead, behind = habit(*range(9)), habit(*range(8))
     found = decide_hang({0: ahead, 1: ahead, 2: behind, 3: ahead}, None, now=7 + FLOOR_S + 0.5)

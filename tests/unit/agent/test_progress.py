@@ -54,10 +54,28 @@ def test_what_is_measured_of_saves_is_no_step(tmp_path: Path) -> None:
     assert training.last() == {}
 
 
+def test_one_that_has_finished_is_so_until_its_next_step(tmp_path: Path) -> None:
+    session = Session({"WINDLASS_NODE_DIR": str(tmp_path), "RANK": "0"})
+    path = str(tmp_path / progress(0))
+    session.stepped(10)
+    session.finished()
+    session.log(10, None, {"eval_loss": 1.0})
+    told = read_progress(path)
+    assert (told.step, told.steps) == (10, 1)
+    assert told.finished_at >= told.stepped_at
+    session.stepped(11)
+    assert read_progress(path).finished_at == 0
+    session.finished()
+    session.restored(0, 0.1)
+    assert read_progress(path).finished_at == 0
+    session.flush()
+
+
 def test_a_folder_that_cannot_be_written_costs_nothing(tmp_path: Path) -> None:
     session = Session({"WINDLASS_NODE_DIR": str(tmp_path / "missing")})
     session.stepped(1)
     session.restored(1, 0.0)
+    session.finished()
 
 
 def test_a_step_that_is_told_again_a_little_later_is_no_news(tmp_path: Path) -> None:

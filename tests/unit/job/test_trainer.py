@@ -14,8 +14,11 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from windlass import job  # noqa: E402
+from windlass.agent.layout import progress  # noqa: E402
+from windlass.agent.progress import read_progress  # noqa: E402
 from windlass.job.parallel.optimizer import Optimizer  # noqa: E402
 from windlass.job.parallel.parallelize import Parallel  # noqa: E402
+from windlass.job.session import Session  # noqa: E402
 from windlass.job.trainer import Callback, Fit, Trainer  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -70,6 +73,22 @@ def test_it_learns_evaluates_and_logs() -> None:
     last = job.last()
     assert last["eval_loss"] == pytest.approx(2 * last["halved"])
     assert {"loss", "grad_norm", "samples_per_s", "lr"} <= set(last)
+
+
+def test_what_comes_after_the_last_step_is_no_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = Session({"WINDLASS_NODE_DIR": str(tmp_path)})
+    monkeypatch.setattr("windlass.job.trainer.session", lambda: here)
+    found: list[float] = []
+
+    class Look(Callback):
+        def evaluated(self, fit: Fit) -> None:
+            assert fit.step == 2
+            found.append(read_progress(str(tmp_path / progress(0))).finished_at)
+
+    Trainer(steps=2, callbacks=[Look()]).fit(model(), batches(2), evaluation=batches(1))
+    here.flush()
+    assert len(found) == 1
+    assert found[0] > 0
 
 
 def test_a_schedule_multiplies_the_rates() -> None:

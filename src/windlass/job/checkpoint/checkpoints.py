@@ -170,6 +170,8 @@ class Checkpoints:
             session().note_metrics(self.first_step, told)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if kind is None:
+            session().finished()
         try:
             if kind is None and self._step > self._saved_step:
                 self.save(SaveReason.FINAL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -14,12 +15,15 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
+from windlass.agent.layout import progress  # noqa: E402
+from windlass.agent.progress import read_progress  # noqa: E402
 from windlass.core.errors import InvalidInput  # noqa: E402
 from windlass.core.manifest import SaveReason  # noqa: E402
 from windlass.job.checkpoint.checkpoints import STOPPED, Checkpoints, checkpoints  # noqa: E402
 from windlass.job.checkpoint.folder import list_saved  # noqa: E402
 from windlass.job.checkpoint.interval import Interval  # noqa: E402
 from windlass.job.checkpoint.retention import Keep  # noqa: E402
+from windlass.job.session import Session  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -50,6 +54,27 @@ def trained(ckpt: Checkpoints, model: Small, optimizer: torch.optim.Optimizer, t
 def made(seed: int, kind: Any = torch.optim.AdamW) -> tuple[Small, torch.optim.Optimizer]:
     model = Small(seed)
     return model, kind(model.parameters(), lr=0.1 * (seed + 1))
+
+
+def test_who_has_left_the_block_is_through_with_its_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is still written then, and what the script does afterwards, is no hang; that it failed is another matter."""
+    here = Session({"WINDLASS_NODE_DIR": str(tmp_path)})
+    monkeypatch.setattr("windlass.job.checkpoint.checkpoints.session", lambda: here)
+    model, optimizer = made(0)
+    with (
+        contextlib.suppress(KeyError),
+        checkpoints(model=model, optimizer=optimizer, folder=tmp_path / "saved") as ckpt,
+    ):
+        trained(ckpt, model, optimizer, 2)
+        raise KeyError
+    told = read_progress(str(tmp_path / progress(0)))
+    assert (told.step, told.finished_at) == (2, 0.0)
+    with checkpoints(model=model, optimizer=optimizer, folder=tmp_path / "saved") as ckpt:
+        trained(ckpt, model, optimizer, 4)
+    told = read_progress(str(tmp_path / progress(0)))
+    assert told.step == 4
+    assert told.finished_at > 0
+    here.flush()
 
 
 @pytest.mark.parametrize(

@@ -48,17 +48,16 @@ def restore_newest(
 ) -> Restored | None:
     """What the live objects have the state of now; None if there is nothing, and nothing was changed.
 
-    A copy in the nodes' memory counts if it is as new as what is on the disk, and in the store.
+    A copy in the nodes' memory counts if it is as new as what is good on the disk, and in the store.
     """
     copy = find_common(memory, state, peers)
-    if copy is not None and memory is not None:
-        if store is not None:
-            store.bring_newer(than=copy.step)
-        newest = _newest(folder, peers)
-        saved_step = newest.manifest.step if newest is not None else 0
-        if copy.step >= saved_step and recall(copy, memory, state, peers):
+    saved = find_good(folder, peers, store, than=copy.step if copy is not None else None)
+    if saved is None and copy is not None and memory is not None:
+        before = _newest(folder, peers)
+        if recall(copy, memory, state, peers):
+            saved_step = before.manifest.step if before is not None else 0
             return Restored(saved=as_saved(copy, memory), in_memory=copy, saved_step=saved_step)
-    saved = find_good(folder, peers, store)
+        saved = find_good(folder, peers, store)
     if saved is None:
         return None
     contents = Contents(saved.path)
@@ -68,16 +67,16 @@ def restore_newest(
     return Restored(saved=saved, in_memory=None, saved_step=saved.manifest.step)
 
 
-def find_good(folder: Path, peers: Peers, store: StoreTier | None = None) -> Saved | None:
-    """The newest checkpoint that is what its manifest says. Damaged ones are set aside, with an alert, in the folder
-    that has them so: where nodes share none, others may have them whole."""
+def find_good(folder: Path, peers: Peers, store: StoreTier | None = None, *, than: int | None = None) -> Saved | None:
+    """The newest checkpoint that is what its manifest says, if it is newer `than` that step. Damaged ones are set
+    aside, with an alert, in the folder that has them so: where nodes share none, others may have them whole."""
     near = store.neighbours.ranks if store is not None else tuple(range(peers.world_size))
     while True:
         if store is not None:
-            store.bring_newer()  # also what was set aside: the store may have it as it was
+            store.bring_newer(than=than)  # also what was set aside: the store may have it as it was
         # Looked for again every time: what was set aside is gone.
         saved = _newest(folder, peers)
-        if saved is None:
+        if saved is None or (than is not None and saved.manifest.step <= than):
             return None
         problems = peers.gather(_problem(saved, peers.from_first(saved.manifest), peers))
         if not any(problems):

@@ -1,4 +1,4 @@
-"""Which checkpoint ranks go on from: where nodes share no folder."""
+"""Which checkpoint ranks go on from: where nodes share no folder, and where a newer one is damaged."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from torch import nn  # noqa: E402
 from tests.unit.job.checkpoint.meeting import Meeting, ThreadPeers  # noqa: E402
 from windlass.job.checkpoint.checkpoints import checkpoints  # noqa: E402
 from windlass.job.checkpoint.folder import Saved, list_saved  # noqa: E402
+from windlass.job.checkpoint.memory import FOLDER  # noqa: E402
 from windlass.job.checkpoint.restoring import find_good  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -29,14 +30,26 @@ def save(folder: Path, *steps: int, seed: int = 0) -> None:
             ckpt.save()
 
 
+def remember(folder: Path, step: int) -> None:
+    with checkpoints(model=nn.Linear(4, 4), folder=folder, every=1000, memory=1) as ckpt:
+        ckpt.step(step)
+        raise KeyboardInterrupt  # it ends without a save
+
+
+def damage(folder: Path, step: int) -> None:
+    (saved,) = [one for one in list_saved(folder) if one.manifest.step == step]
+    path = saved.path / saved.manifest.files[0].name
+    path.write_bytes(b"\x00" + path.read_bytes()[1:])
+
+
 def steps_in(folder: Path) -> list[int]:
     return [saved.manifest.step for saved in list_saved(folder)]
 
 
-def found_by_two_nodes(folders: list[Path]) -> list[Saved | None]:
+def found_by_two_nodes(folders: list[Path], *, than: int | None = None) -> list[Saved | None]:
     def look(peers: ThreadPeers) -> Saved | None:
         apart: Any = SimpleNamespace(neighbours=SimpleNamespace(ranks=(peers.rank,)), bring_newer=lambda **_: None)
-        return find_good(folders[peers.rank], peers, apart)
+        return find_good(folders[peers.rank], peers, apart, than=than)
 
     return Meeting(2).run(look)
 
@@ -53,6 +66,7 @@ def test_what_one_node_lacks_is_not_damaged(nodes: list[Path], capsys: pytest.Ca
     save(nodes[0], 3)
     found = found_by_two_nodes(nodes)
     assert [(one.path.parent, one.manifest.step) for one in found if one] == [(nodes[0], 2), (nodes[1], 2)]
+    assert found_by_two_nodes(nodes, than=2) == [None, None]  # what all have in memory counts
     assert steps_in(nodes[0]) == [3, 2, 1]
     assert "checkpoint-damaged" not in capsys.readouterr().err
     shutil.rmtree(nodes[1])
@@ -74,3 +88,23 @@ def test_two_checkpoints_of_one_step_are_not_taken_for_one(nodes: list[Path]) ->
     save(nodes[1], 2, seed=1)
     assert found_by_two_nodes(nodes) == [None, None]
     assert steps_in(nodes[0]) == [2, 1]
+
+
+@pytest.mark.parametrize("with_older", [True, False])
+def test_memory_counts_if_what_is_newer_on_the_disk_is_damaged(
+    with_older: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "memory").mkdir()
+    monkeypatch.setenv(FOLDER, str(tmp_path / "memory"))
+    if with_older:
+        save(tmp_path / "disk", 50)
+    with pytest.raises(KeyboardInterrupt):
+        remember(tmp_path / "disk", 99)
+    save(tmp_path / "other", 100)
+    shutil.copytree(tmp_path / "other", tmp_path / "disk", dirs_exist_ok=True)
+    damage(tmp_path / "disk", 100)
+    with checkpoints(model=nn.Linear(4, 4), folder=tmp_path / "disk", every=1000, memory=1) as ckpt:
+        assert ckpt.first_step == 99
+        assert ckpt.resumed_from is not None
+        assert ckpt.resumed_from.manifest.format == "memory"
+    assert steps_in(tmp_path / "disk") == ([99, 50] if with_older else [99])

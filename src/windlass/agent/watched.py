@@ -66,11 +66,14 @@ def _wants(env: Mapping[str, str]) -> bool:
 
 
 def _alert(env: Mapping[str, str], message: str) -> None:
-    """As `windlass.job` would write it."""
+    """As `windlass.job` would write it. A full disk costs the alert, not the run."""
     line = {"t": round(time.time(), 6), "s": None, "a": {"kind": "checkpoint-failed", "message": message}}
     path = os.path.join(env["WINDLASS_NODE_DIR"], layout.metrics_spool(int(env.get("RANK", "0"))))
-    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        os.write(fd, json.dumps(line).encode() + b"\n")
-    finally:
-        os.close(fd)
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            os.write(fd, json.dumps(line).encode() + b"\n")
+        finally:
+            os.close(fd)
+    except OSError:
+        sys.stderr.write(message + "\n")

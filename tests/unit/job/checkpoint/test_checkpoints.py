@@ -69,7 +69,7 @@ def test_who_has_left_the_block_is_through_with_its_steps(tmp_path: Path, monkey
         raise KeyError
     told = read_progress(str(tmp_path / progress(0)))
     assert (told.step, told.finished_at) == (2, 0.0)
-    with checkpoints(model=model, optimizer=optimizer, folder=tmp_path / "saved") as ckpt:
+    with checkpoints(**given) as ckpt:
         trained(ckpt, model, optimizer, 4)
     told = read_progress(str(tmp_path / progress(0)))
     assert told.step == 4

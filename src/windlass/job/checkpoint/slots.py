@@ -69,6 +69,10 @@ class Slots:
     def are_on_record(self) -> bool:
         return any(slot.is_on_record for slot in self._slots)
 
+    @property
+    def all_on_record(self) -> bool:
+        return all(slot.is_on_record for slot in self._slots)
+
     def claim(self) -> tuple[Slot, bool]:
         """One whose bytes may be changed: what it held is no copy any more. True: its arena is new to the saver."""
         assert self._layout is not None

@@ -138,8 +138,8 @@ class Snapshots:
             if busy:
                 return  # its arena is of the layout before
             self._lay_out(tensors)
-        elif not self._fits(tensors):
-            self._tell_peers(changed=True)
+        elif not (self._fits(tensors) and self._slots.all_on_record):
+            self._tell_peers(changed=True)  # others take part in an exchange now
             return
         if self._slots.are_on_record:
             self._take(step, None, metrics, tensors, began, may_overlap=True)
@@ -227,12 +227,13 @@ class Snapshots:
         return route
 
     def _lay_out(self, tensors: dict[str, Tensor]) -> None:
+        had_room = self._slots.all_on_record  # else there was none, whatever is said of it now
         self._routes.clear()
         self._slots.close()
         self._layout = build_layout(tensors, self._peers)
         on_gpu = any(tensor.device.type == "cuda" for tensor in tensors.values())
         room = 0
-        if self._memory is not None and not self.pace.is_off:
+        if self._memory is not None and not self.pace.is_off and had_room:
             room = self._memory.slots_for(self._layout.arena_bytes, rank=self._peers.rank)
         (lacking,) = self._peers.largest([-room])
         if -lacking < 2:

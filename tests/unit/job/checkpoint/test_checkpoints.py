@@ -61,10 +61,8 @@ def test_who_has_left_the_block_is_through_with_its_steps(tmp_path: Path, monkey
     here = Session({"WINDLASS_NODE_DIR": str(tmp_path)})
     monkeypatch.setattr("windlass.job.checkpoint.checkpoints.session", lambda: here)
     model, optimizer = made(0)
-    with (
-        contextlib.suppress(KeyError),
-        checkpoints(model=model, optimizer=optimizer, folder=tmp_path / "saved") as ckpt,
-    ):
+    given: Any = {"model": model, "optimizer": optimizer, "folder": tmp_path / "saved"}
+    with contextlib.suppress(KeyError), checkpoints(**given) as ckpt:
         trained(ckpt, model, optimizer, 2)
         raise KeyError
     told = read_progress(str(tmp_path / progress(0)))

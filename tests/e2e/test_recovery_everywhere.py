@@ -18,6 +18,7 @@ pytest.importorskip("torch")
 from tests.e2e.sites import ENGINES, Installation, LocalSite, Site, opened_site
 from tests.integration.away import await_that
 from windlass.client import Client, Run
+from windlass.core.manifest import MANIFEST
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -96,8 +97,8 @@ class Training:
     """The run, and what its ranks have written down."""
 
     def __init__(self, client: Client, folder: Path, **keys: Any) -> None:
-        self._told, code = folder / "told", folder / "code"
-        for made in (self._told, code, folder / "saves"):
+        self._told, self._saves, code = folder / "told", folder / "saves", folder / "code"
+        for made in (self._told, self._saves, code):
             made.mkdir()
         (code / "train.py").write_text(TRAINING)
         self.run: Run = client.submit(
@@ -106,7 +107,7 @@ class Training:
             code=code,
             nproc=2,
             resources={"nodes": 2, "cpus": 1},
-            checkpoint={"folder": str(folder / "saves")},
+            checkpoint={"folder": str(self._saves)},
             seed=1,
             retry={"max": 5, "backoff": 0.1},
             grace="1m",
@@ -143,6 +144,10 @@ class Training:
         assert self.run.state == "succeeded", self._history()
         return next(line.text for line in self.run.logs() if line.text.startswith("final loss"))
 
+    def await_save(self, *, beyond: int) -> None:
+        """Until such a step is on disk."""
+        self._await(lambda: any(int(path.parent.name[-10:]) > beyond for path in self._saves.glob(f"*/{MANIFEST}")))
+
     def await_recoveries(self, *levels: int) -> None:
         """Until they are on record, these and no others."""
 
@@ -174,6 +179,7 @@ def test_a_rank_and_then_a_node_are_killed(
         training.await_recoveries(1)
         assert len(training.run.attempts()) == 1  # in place
 
+        training.await_save(beyond=20)
         site.kill_node(training.run.attempts()[0])
         training.open(40)
         assert training.final_loss() == undisturbed_loss

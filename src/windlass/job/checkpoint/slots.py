@@ -20,7 +20,7 @@ class Slot:
     number: int
     arena: Arena | None = None  # as this process has it
     step: int | None = None  # whose copy is complete
-    is_read: bool = False  # by a save that goes on
+    is_read: bool = False  # by a save that goes on, of this rank or of another one
     is_on_record: bool = False  # can be: its arena is in the node's memory
 
 
@@ -98,12 +98,16 @@ class Slots:
         slot.is_read = True
 
     def end_saving(self, *, is_certain: bool = True) -> None:
-        """`is_certain`: nobody reads it any more. Else what is marked so is not written to again."""
+        """This rank's save is over. `is_certain`: nobody reads it any more. Else what is marked so is not written to
+        again."""
         for slot in self._slots:
-            if slot.is_read:
-                slot.is_read = False
-                if is_certain and slot.is_on_record and self._memory is not None:
-                    self._memory.end_saving(self._rank, slot.number)
+            if slot.is_read and is_certain and slot.is_on_record and self._memory is not None:
+                self._memory.end_saving(self._rank, slot.number)
+
+    def release(self) -> None:
+        """The saves of all ranks are over. Not before: of two copies, ranks must give up that of the same step."""
+        for slot in self._slots:
+            slot.is_read = False
 
     def close(self) -> None:
         for slot in self._slots:

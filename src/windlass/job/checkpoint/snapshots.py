@@ -117,6 +117,7 @@ class Snapshots:
                     "checkpoint-late", "the last checkpoint is still being written: one is left out", step=step
                 )
             return False
+        self._slots.release()
         if changed or self._must_lay_out:
             self._lay_out(tensors)
         self._take(step, reason, metrics, tensors, began, may_overlap=not at_once)
@@ -336,14 +337,17 @@ class Snapshots:
         return [[file.name, file.start, file.size_bytes] for file in self._layout.files]
 
     def _tell_peers(self, *, torn: bool = False, changed: bool = False) -> None:
-        self._exchange = self._peers.begin_largest([int(torn), int(changed), self.pace.steps])
+        mine = [int(torn), int(changed), self.pace.steps, int(self._saving.is_busy)]
+        self._exchange = self._peers.begin_largest(mine)
 
     def _heed(self) -> bool:
         """What ranks said after the last copy; waits for those that have not made it. True: it is no good."""
         if self._exchange is None:
             return False
-        torn, changed, self._gap = self._exchange.result()
+        torn, changed, self._gap, busy = self._exchange.result()
         self._exchange = None
+        if not busy:
+            self._slots.release()
         self._must_lay_out = self._must_lay_out or bool(changed)
         if torn:
             self._copier.give_up_overlapping()

@@ -1,4 +1,4 @@
-"""Copies in memory of several ranks: if one alone is in trouble."""
+"""Copies in memory of several ranks: if one alone is in trouble, and while saves are over on some of them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from tests.unit.job.checkpoint.meeting import Meeting, ThreadPeers  # noqa: E402
+from windlass.core.manifest import SaveReason  # noqa: E402
 from windlass.job.checkpoint import slots  # noqa: E402
 from windlass.job.checkpoint.arena import Arena  # noqa: E402
 from windlass.job.checkpoint.interval import MemoryPace  # noqa: E402
 from windlass.job.checkpoint.memory import NodeMemory  # noqa: E402
+from windlass.job.checkpoint.slots import Slot, Slots  # noqa: E402
 from windlass.job.checkpoint.snapshots import Snapshots  # noqa: E402
 from windlass.job.checkpoint.state import TrainingState  # noqa: E402
 
@@ -64,3 +66,39 @@ def test_if_one_rank_has_no_room_none_makes_copies(
         return copies.pace.is_off
 
     assert run_two(tmp_path / "disk", memory, work) == [True, True]
+
+
+def test_while_one_rank_still_saves_all_give_up_the_same_step(
+    memory: NodeMemory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: dict[int, list[set[int]]] = {0: [], 1: []}  # by rank: what it holds while it makes each copy
+    claim = Slots.claim
+
+    def claimed(self: Slots) -> tuple[Slot, bool]:
+        found = claim(self)
+        left[self._rank].append({copy.step for copy in memory.copies(self._rank)})
+        return found
+
+    monkeypatch.setattr(Slots, "claim", claimed)
+
+    def work(copies: Snapshots, peers: ThreadPeers) -> None:
+        copies.remember(1, {})
+        copies.begin(2, SaveReason.INTERVAL, {})
+        if peers.rank == 1:
+            copies._saving.hear = lambda _: False  # type: ignore[method-assign]  # it takes its time
+        else:
+            copies.wait(2)
+        for step in (3, 4, 5):
+            copies.settle(step)
+            copies.look()
+            copies.remember(step, {})
+        if peers.rank == 1:
+            del copies._saving.hear
+        copies.wait(5)
+        for step in (6, 7, 8):
+            copies.settle(step)
+            copies.remember(step, {})
+
+    run_two(tmp_path / "disk", memory, work)
+    both = [mine & theirs for mine, theirs in zip(left[0], left[1], strict=True)]
+    assert both == [set(), {1}, {2}, {2}, {2}, {2}, {6}, {7}]

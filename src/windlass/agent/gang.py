@@ -80,6 +80,16 @@ class _Ends:
         del self._readers[fd]
         os.close(fd)
 
+    def close(self) -> None:
+        for fd in list(self._readers):
+            end = socket.socket(fileno=fd)
+            try:
+                end.shutdown(socket.SHUT_RDWR)  # a warm rank may hold it too: closing alone would tell nobody
+            except OSError:
+                pass  # nobody is at the other end
+            end.detach()
+            self.remove(fd)
+
 
 class _Wire:
     """Messages over one connection, a line of JSON each."""
@@ -134,6 +144,11 @@ class Hub:
         self._said: list[Said] = []
         self._listener = _listen(address, port, nnodes)
         self._ends.add(self._listener, self._accept)
+
+    def close(self) -> None:
+        """For good. The others see it at once."""
+        self._ends.close()
+        self._callers.clear()
 
     def attach(self, selector: selectors.BaseSelector) -> None:
         self._ends.attach(selector)
@@ -219,6 +234,11 @@ class Member:
         self._call_at = 0.0
         self._said: list[Said] = []
 
+    def close(self) -> None:
+        """For good. The hub sees it at once."""
+        self._ends.close()
+        self._wire, self._is_known, self._call_at = None, False, float("inf")
+
     def attach(self, selector: selectors.BaseSelector) -> None:
         self._ends.attach(selector)
 
@@ -236,6 +256,10 @@ class Member:
     def take(self) -> list[Said]:
         said, self._said = self._said, []
         return said
+
+    @property
+    def is_up(self) -> bool:
+        return self._wire is not None and self._is_known
 
     def tell(self, message: Message) -> bool:
         """Whether the hub may have heard it."""

@@ -15,6 +15,7 @@ from .status import Status
 from .verdict import Verdict
 
 _ANSWER_PATIENCE_S = 10.0  # for the first node's decision
+_BEGIN_PATIENCE_S = 30.0  # for all nodes to say that their ranks have started again
 
 
 class Restarts:
@@ -30,6 +31,8 @@ class Restarts:
         self._choose_port = choose_port
         self._past = Past()
         self._asked: tuple[Verdict, float] | None = None  # our failure, and until when we wait for the answer
+        self._begun: set[int] = set()  # nodes that have said so of the newest generation
+        self._awaited: tuple[Failed, float] | None = None  # until when all nodes are to have begun
         self._comeback: comeback.Comeback | None = None
         self._missing: list[int] | None = None  # nodes without a line, as the status says it
         self.again: Failed | None = None
@@ -52,6 +55,12 @@ class Restarts:
     def detach(self) -> None:
         if self._line is not None:
             self._line.detach()
+
+    def leave(self) -> None:
+        """The node stops: it agrees to nothing any more, and no other is to count on it."""
+        self._asked = self._awaited = None
+        if self._line is not None:
+            self._line.close()
 
     def consider(self, verdict: Verdict, failed_at: float | None) -> Verdict | None:
         """After a failure here, by the wall clock: the verdict with which the node is to stop; None if it need not, for
@@ -77,13 +86,19 @@ class Restarts:
             self._status.change(off_line=self._missing)
         if self._comeback is not None and now >= self._comeback.look_at:
             self._record(self._comeback.look(now))
-        if self._asked is None or now < self._asked[1]:
+        if self._awaited is not None and self._all_have_begun():
+            self._awaited = None
+        if self._awaited is not None and now >= self._awaited[1]:
+            return self._broken_off(self._awaited[0])
+        is_cut_off = isinstance(self._line, Member) and not self._line.is_up  # no answer comes any more
+        if self._asked is None or (now < self._asked[1] and not is_cut_off):
             return None
         verdict, self._asked = self._asked[0], None
         return verdict
 
     def next_at(self) -> float | None:
         marks = [self._asked[1] if self._asked else None, self._comeback.look_at if self._comeback else None]
+        marks.append(self._awaited[1] if self._awaited else None)
         if self._line is not None:
             marks.append(self._line.next_at())
         return min((mark for mark in marks if mark is not None), default=None)
@@ -100,7 +115,10 @@ class Restarts:
         self.again = None
 
     def begun(self, failed: Failed) -> None:
-        """They have been. The first node of a gang keeps the record for all."""
+        """They have been. The first node of a gang keeps the record for all, and waits for the others' word: what it
+        said may not have reached them, and its ranks would wait for theirs."""
+        if self._line is not None:
+            self._awaited = (failed, time.monotonic() + _BEGIN_PATIENCE_S)
         if int(self._plan["node_rank"]) == 0:
             self._comeback = comeback.Comeback(self._node_dir, failed, time.monotonic())
 
@@ -118,12 +136,27 @@ class Restarts:
             refusal = self._decide(verdict, str(self._plan["node_names"][node]), float(message.get("age_s", 0.0)))
             if refusal is not None:
                 self._line.tell_all({"refused": self._generation, "why": refusal})
+        elif isinstance(self._line, Hub) and "begun" in message:
+            if message["begun"] == (self.again.generation if self.again is not None else self._generation):
+                self._begun.add(node)
         elif "again" in message and int(message["again"]) > self._generation:
-            self._asked = None
+            self._asked = self._awaited = None
             self.port = int(message["port"])
             self.again = self._failed(Verdict(*message["failed"]), str(message["node"]), 0.0, int(message["again"]))
         elif message.get("refused") == self._generation and self._asked is not None:
             self._asked = (self._asked[0], 0.0)  # no need to wait any longer
+
+    def _all_have_begun(self) -> bool:
+        """As far as this node is to know: the first one hears it of all others, another one tells the first."""
+        if isinstance(self._line, Member):
+            return self._line.tell({"begun": self._generation})
+        return len(self._begun) == int(self._plan["nnodes"]) - 1
+
+    def _broken_off(self, failed: Failed) -> Verdict:
+        """Not all nodes have come along: the end is that of the failure that the ranks were to come back from."""
+        absent = sorted(set(range(1, int(self._plan["nnodes"]))) - self._begun) if isinstance(self._line, Hub) else [0]
+        why = "no word from node %s after the restart in place" % ", ".join(map(str, absent))
+        return failed.verdict._replace(message="%s; %s" % (failed.verdict.message, why))
 
     def _decide(self, verdict: Verdict, node: str, age_s: float) -> str | None:
         """For all nodes; None: all ranks start again, otherwise why not."""
@@ -137,6 +170,8 @@ class Restarts:
         failed = self._failed(verdict, node, age_s, self._generation + 1)
         self._past = self._past.restarted(verdict)
         self.port = self._choose_port()
+        self._awaited = None
+        self._begun.clear()
         if isinstance(self._line, Hub):
             told = {"again": failed.generation, "port": self.port, "failed": list(verdict), "node": node}
             self._line.tell_all(told)

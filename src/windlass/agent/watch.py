@@ -304,6 +304,7 @@ class Watch:
         now = time.monotonic()
         if self._verdict is None:
             self._verdict = verdict
+            self._restarts.leave()  # before any rank ends of it, here or elsewhere: its failure is not to be mended
             self._doubt_until = None
             self._status.change(state="stopping")
             for pid in self._living().values():

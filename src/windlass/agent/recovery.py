@@ -74,7 +74,7 @@ class Failed(NamedTuple):
     verdict: Verdict
     generation: int  # of the ranks that come next
     node: str
-    step: int  # the newest that the dead ranks had told; -1: they told none
+    step: int  # the newest that any rank had told before; -1: none did
     wall_at: float
     failed_at: float
     noticed_at: float

@@ -184,7 +184,7 @@ class Restarts:
             verdict=verdict,
             generation=generation,
             node=node,
-            step=comeback.newest_step(self._node_dir),
+            step=max(comeback.newest_step(self._node_dir), self._past.step),  # also of those who died before
             wall_at=time.time() - age_s,
             failed_at=now - age_s,
             noticed_at=now,

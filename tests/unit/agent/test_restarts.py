@@ -12,6 +12,7 @@ import pytest
 
 from windlass.agent import restarts as restarts_module
 from windlass.agent.gang import line_port, open_line
+from windlass.agent.progress import ProgressFile
 from windlass.agent.restarts import Restarts
 from windlass.agent.status import Status
 from windlass.agent.supervisor import free_port
@@ -150,3 +151,15 @@ def test_a_first_node_that_stops_agrees_to_nothing(gang: Gang) -> None:
     assert member.verdict == KILLED
     assert time.monotonic() - began < restarts_module._ANSWER_PATIENCE_S
     assert member.restarts.consider(KILLED, None) == KILLED
+
+
+def test_the_record_of_a_second_failure_knows_the_steps_before(tmp_path: Path) -> None:
+    node = Node(tmp_path, 0, free_port(), 1)
+    progress = ProgressFile(str(node.folder / "progress-0"))
+    progress.stepped(7)
+    assert node.restarts.consider(KILLED, None) is None
+    assert node.restarts.again is not None
+    assert node.restarts.again.step == 7
+    node.start_again()  # and its ranks die before they have told a step
+    assert node.restarts.consider(KILLED, None) is None
+    assert node.restarts.again.step == 7

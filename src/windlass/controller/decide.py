@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from windlass.core.exits import Exit, ExitReason
 from windlass.core.storable import storable_text
 from windlass.engines.contract import Notice, Observation, Phase, StopKind
-from windlass.runs.records import AttemptRecord, RunRecord
-from windlass.runs.retry import Blame, GiveUp, Retry, decide_blame, decide_retry
+from windlass.runs.records import AttemptRecord, RunRecord, ended_attempt
+from windlass.runs.retry import Blame, Ended, GiveUp, Retry, decide_blame, decide_retry
 from windlass.runs.types import AttemptState
 
 
@@ -56,23 +56,23 @@ def decide_attempt(
     run: RunRecord,
     attempt: AttemptRecord,
     seen: Observation,
-    earlier: Sequence[Exit],
+    earlier: Sequence[Ended],
     *,
     now: float,
     jitter: float,
 ) -> list[Decision]:
-    """`earlier`: how the attempts before this one ended, since submission or the last resume."""
+    """`earlier`: the attempts before this one, since submission or the last resume."""
     if seen.phase is Phase.UNKNOWN:
         return _ask_to_stop(run)
     if seen.phase is Phase.ENDED and seen.exit is not None:
-        return [_end(run, _with_node(seen.exit, attempt), seen, earlier, now, jitter)]
+        return [_end(run, attempt, _with_node(seen.exit, attempt), seen, earlier, now, jitter)]
     if seen.phase is Phase.ABSENT:
         if run.cancelling:
             never_started = Exit(reason=ExitReason.CANCELLED, message="cancelled before it started")
-            return [_end(run, never_started, seen, earlier, now, jitter)]
+            return [_end(run, attempt, never_started, seen, earlier, now, jitter)]
         if attempt.state is AttemptState.RUNNING:
             gone = Exit(reason=ExitReason.LOST, message=f"engine {attempt.engine} does not know it any more")
-            return [_end(run, gone, seen, earlier, now, jitter)]
+            return [_end(run, attempt, gone, seen, earlier, now, jitter)]
         return [LaunchAttempt()]
     decisions: list[Decision] = []
     if seen.phase is Phase.RUNNING and attempt.state is AttemptState.STARTING:
@@ -85,10 +85,10 @@ def decide_attempt(
 
 
 def decide_failed_launch(
-    run: RunRecord, message: str, earlier: Sequence[Exit], *, now: float, jitter: float
+    run: RunRecord, attempt: AttemptRecord, message: str, earlier: Sequence[Ended], *, now: float, jitter: float
 ) -> EndAttempt:
     exit = Exit(reason=ExitReason.LAUNCH_FAILED, message=message)
-    return _end(run, exit, Observation(phase=Phase.ABSENT), earlier, now, jitter)
+    return _end(run, attempt, exit, Observation(phase=Phase.ABSENT), earlier, now, jitter)
 
 
 def _ask_to_stop(run: RunRecord) -> list[Decision]:
@@ -114,7 +114,13 @@ def _give_way(run: RunRecord, notice: Notice, now: float) -> StopAttempt:
 
 
 def _end(
-    run: RunRecord, exit: Exit, seen: Observation, earlier: Sequence[Exit], now: float, jitter: float
+    run: RunRecord,
+    attempt: AttemptRecord,
+    exit: Exit,
+    seen: Observation,
+    earlier: Sequence[Ended],
+    now: float,
+    jitter: float,
 ) -> EndAttempt:
     verdict: Succeed | Cancel | GiveUp | Retry
     blame = None
@@ -129,8 +135,9 @@ def _end(
     elif run.cancelling or exit.reason is ExitReason.CANCELLED:
         verdict = Cancel()
     else:
-        verdict = decide_retry([*earlier, exit], run.retry_policy, jitter=jitter)
-        blame = decide_blame([*earlier, exit])
+        this = ended_attempt(attempt, exit, earlier[-1] if earlier else None, seen.usage)
+        verdict = decide_retry([*earlier, this], run.retry_policy, jitter=jitter)
+        blame = decide_blame([*(ended.exit for ended in earlier), exit])
         if isinstance(verdict, Retry) and _out_of_time(run, now + verdict.after_s):
             verdict = GiveUp(why="the run's time limit would be over before another attempt")
     return EndAttempt(exit=exit, started_at=started_at, ended_at=ended_at, verdict=verdict, blame=blame)

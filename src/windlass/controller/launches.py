@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
-from windlass.core.exits import Exit
 from windlass.runs.records import AttemptRecord, RunRecord
+from windlass.runs.retry import Ended
 
 _QUEUED_PER_THREAD = 4  # the others wait in the record, where they can be cancelled
 
@@ -21,7 +21,7 @@ _QUEUED_PER_THREAD = 4  # the others wait in the record, where they can be cance
 class LaunchEnd:
     run: RunRecord
     attempt: AttemptRecord
-    earlier: Sequence[Exit]
+    earlier: Sequence[Ended]
     error: Exception | None
 
 
@@ -29,7 +29,7 @@ class LaunchEnd:
 class _UnderWay:
     run: RunRecord
     attempt: AttemptRecord
-    earlier: Sequence[Exit]
+    earlier: Sequence[Ended]
     future: Future[None]
 
 
@@ -53,7 +53,7 @@ class Launches:
         self,
         run: RunRecord,
         attempt: AttemptRecord,
-        earlier: Sequence[Exit],
+        earlier: Sequence[Ended],
         launch: Callable[[], None],
         *,
         at_once: int,

@@ -37,12 +37,13 @@ from windlass.controller.polling import Poller
 from windlass.controller.recording import Recorder, Work
 from windlass.core.clock import Clock
 from windlass.core.errors import Unavailable, WindlassError
-from windlass.core.exits import Exit, ExitReason
+from windlass.core.exits import ExitReason
 from windlass.db.database import Database
 from windlass.engines.contract import Engine, Observation, Phase, StopKind
 from windlass.runs import store
 from windlass.runs.queue import load_cluster_snapshot
 from windlass.runs.records import AttemptRecord, RunRecord
+from windlass.runs.retry import Ended
 from windlass.runs.sealing import Seal
 from windlass.runs.types import AttemptState, EventKind
 from windlass.scheduling.access import EngineAccess
@@ -198,7 +199,7 @@ class Controller:
             living = self._living.load(tx, self._lease.slots)
             runs = living.runs
             attempts = [a for a in living.attempts if a.run_id in runs and not self._launches.is_under_way(a)]
-            earlier = {a.run_id: store.load_exits(tx, runs[a.run_id]) for a in attempts if a.number > 1}
+            earlier = {a.run_id: store.load_history(tx, runs[a.run_id]) for a in attempts if a.number > 1}
         if not attempts:
             return
         observations = self._poll(attempts)
@@ -240,7 +241,7 @@ class Controller:
             new = [a for a in store.load_attempts_of(tx, list(runs)) if a.state is AttemptState.STARTING]
             new = [attempt for attempt in new if slots is None or attempt.slot in slots]
             current = {run.id: run for run in store.load_runs(tx, [a.run_id for a in new])}
-            earlier = {a.run_id: store.load_exits(tx, current[a.run_id]) for a in new if a.number > 1}
+            earlier = {a.run_id: store.load_history(tx, current[a.run_id]) for a in new if a.number > 1}
         turns = {decision.run_id: turn for turn, decision in enumerate(decisions)}
         for attempt in sorted(new, key=lambda attempt: turns[attempt.run_id]):
             self._launch(current[attempt.run_id], attempt, earlier.get(attempt.run_id, []))
@@ -301,7 +302,7 @@ class Controller:
                     found.update(self._poller.poll(engine, ids))
         return found
 
-    def _launch(self, run: RunRecord, attempt: AttemptRecord, earlier: Sequence[Exit]) -> None:
+    def _launch(self, run: RunRecord, attempt: AttemptRecord, earlier: Sequence[Ended]) -> None:
         engine = self._engines.get(attempt.engine)
         if engine is None or self._inventory.is_away(attempt.engine):
             return
@@ -341,7 +342,9 @@ class Controller:
             log.warning("attempt %s cannot be launched now: %s", attempt.id, error)
         elif isinstance(error, WindlassError | OSError):
             message = error.message if isinstance(error, WindlassError) else str(error)
-            decision = decide_failed_launch(end.run, message, end.earlier, now=now, jitter=self._jitter.random())
+            decision = decide_failed_launch(
+                end.run, attempt, message, end.earlier, now=now, jitter=self._jitter.random()
+            )
             absent = Observation(phase=Phase.ABSENT)
             self._record([Work(run=end.run, attempt=attempt, seen=absent, decisions=[decision])], now)
         elif error is not None:

@@ -10,7 +10,7 @@ from sqlalchemy import Row
 
 from windlass.core.exits import Exit, ExitReason
 from windlass.core.resources import NodeShare, Placement, Resources
-from windlass.runs.retry import RetryPolicy
+from windlass.runs.retry import Ended, RetryPolicy
 from windlass.runs.types import AttemptState, RunState
 from windlass.wire.spec import RunSpec
 
@@ -90,6 +90,25 @@ class AttemptRecord:
     archived_at: float | None = None
     recoveries: int = 0
     recovered_at: float | None = None
+
+
+def ended_attempt(
+    attempt: AttemptRecord, exit: Exit, before: Ended | None, usage: Mapping[str, Any] | None = None
+) -> Ended:
+    """`before`: the attempt before it; `usage`: what was heard of this one after its record was written."""
+    told = [step for step in (_told_step(attempt.usage), _told_step(usage)) if step is not None]
+    if attempt.recovered_at is not None and before is not None and before.step is not None:
+        told.append(before.step + 1)  # its ranks may have told more before they started again in place
+    has_run = attempt.started_at is not None and exit.reason is not ExitReason.LAUNCH_FAILED
+    return Ended(exit=exit, has_run=has_run, step=max(told, default=None))
+
+
+def _told_step(usage: Mapping[str, Any] | None) -> int | None:
+    """Programs can write into the folder of their node: what is no step is none."""
+    told = (usage or {}).get("progress")
+    if not isinstance(told, Mapping) or not told.get("steps"):
+        return None
+    return told["step"] if type(told.get("step")) is int else None
 
 
 def head_from_row(row: Row[Any]) -> RunHead:

@@ -35,17 +35,27 @@ class GiveUp:
     why: str
 
 
-def decide_retry(exits: Sequence[Exit], policy: RetryPolicy, *, jitter: float) -> Retry | GiveUp:
-    """`exits`: how the attempts since submission or resumption ended, the newest last. `jitter` is from [0, 1)."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """An attempt that is over."""
+
+    exit: Exit
+    has_run: bool = True
+    step: int | None = None  # the newest that its ranks have told, or that it must have reached; None: they told none
+
+
+def decide_retry(history: Sequence[Ended], policy: RetryPolicy, *, jitter: float) -> Retry | GiveUp:
+    """`history`: the attempts since submission or resumption, the newest last. `jitter` is from [0, 1)."""
+    exits = [ended.exit for ended in history]
     last = exits[-1]
     if _remedy(last).again == remedy.ALWAYS:
         in_a_row = sum(1 for _ in takewhile(lambda exit: exit.reason is ExitReason.PREEMPTED, reversed(exits)))
         after_s = _backoff_s(policy, in_a_row - 1, jitter)
         return Retry(after_s=after_s, why="it was preempted and goes on when there is room")
-    exits = _counted(exits)
-    retries = len(exits) - 1
-    if refusal := _refusal(exits, policy):
+    if refusal := _refusal(_counted(exits), policy):
         return GiveUp(why=refusal)
+    exits = _counted(_since_progress(history))
+    retries = len(exits) - 1
     if retries >= policy.max:
         if policy.max == 0:
             return GiveUp(why="retries are off")
@@ -87,6 +97,16 @@ def _remedy(exit: Exit) -> Remedy:
 
 def _counted(exits: Sequence[Exit]) -> list[Exit]:
     return [exit for exit in exits if _remedy(exit).again != remedy.ALWAYS]
+
+
+def _since_progress(history: Sequence[Ended]) -> list[Exit]:
+    """Of the last attempt that came further than all before it, and of those after it: what was overcome is no reason
+    to give up."""
+    newest, first = -1, 0
+    for number, ended in enumerate(history):
+        if ended.step is not None and ended.step > newest:
+            newest, first = ended.step, number
+    return [ended.exit for ended in history[first:]]
 
 
 def _backoff_s(policy: RetryPolicy, before: int, jitter: float) -> float:

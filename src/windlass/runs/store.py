@@ -24,12 +24,14 @@ from windlass.runs.records import (
     RunHead,
     RunRecord,
     attempt_from_row,
+    ended_attempt,
     exit_to_json,
     head_from_row,
     placement_from_json,
     placement_to_json,
     run_from_row,
 )
+from windlass.runs.retry import Ended
 from windlass.runs.tables import attempts, environments, events, runs
 from windlass.runs.types import STATE_AFTER, AttemptState, EventKind, RunState, transition
 
@@ -348,10 +350,13 @@ def mark_archived(tx: Connection, attempt_id: str, log_dirs: Sequence[str], *, n
     tx.execute(update(attempts).where(mine).values(archived_at=now, log_dirs=list(log_dirs)))
 
 
-def load_exits(tx: Connection, run: RunRecord) -> list[Exit]:
-    """How the attempts since submission or the last resume ended."""
-    ended = (a for a in load_attempts(tx, run.id) if a.number >= run.first_attempt)
-    return [attempt.exit for attempt in ended if attempt.exit is not None]
+def load_history(tx: Connection, run: RunRecord) -> list[Ended]:
+    """The attempts since submission or the last resume that have ended."""
+    history: list[Ended] = []
+    for attempt in load_attempts(tx, run.id):
+        if attempt.number >= run.first_attempt and attempt.exit is not None:
+            history.append(ended_attempt(attempt, attempt.exit, history[-1] if history else None))
+    return history
 
 
 def put_environments(tx: Connection, found: Sequence[Mapping[str, Any]]) -> list[str]:

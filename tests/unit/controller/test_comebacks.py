@@ -12,7 +12,8 @@ from windlass.controller.comebacks import decide_comeback
 from windlass.core.exits import Exit, ExitReason
 from windlass.core.resources import NodeShare, Placement
 from windlass.engines.contract import Observation, Phase
-from windlass.runs.records import AttemptRecord
+from windlass.runs.records import AttemptRecord, ended_attempt
+from windlass.runs.retry import Ended
 from windlass.runs.types import AttemptState
 
 LOST = Exit(reason=ExitReason.LOST, message="its supervisor died", node="a", node_rank=0)
@@ -106,3 +107,35 @@ def test_it_is_recorded_once(stage: Stage) -> None:
     assert event.data["steps_lost"] == 10
     assert event.message.startswith("recovered by attempt 2 on the same nodes in ")
     assert "its supervisor died; 10 steps lost" in event.message
+
+
+@pytest.mark.parametrize(("steps_each", "state"), [(1_000, "running"), (0, "failed")])
+def test_a_run_that_comes_further_each_time_is_never_given_up(stage: Stage, steps_each: int, state: str) -> None:
+    run_id = stage.submit()
+    for number in range(1, 7):
+        stage.pass_time(600)
+        stage.pass_time()
+        if stage.state(run_id) == "failed":
+            break
+        stage.engine.tell(f"{run_id}.{number}", progress(50 + steps_each * number, stage.clock.now(), steps=51))
+        stage.pass_time()
+        stage.pass_time()
+        stage.engine.finish(f"{run_id}.{number}", LOST)
+        stage.pass_time()
+    stage.pass_time(600)
+    stage.pass_time()
+    assert (stage.state(run_id), number) == (state, 6 if steps_each else 5)
+
+
+def test_what_came_back_was_further_than_the_one_before() -> None:
+    """Whatever its ranks have told last: some start again in place, and die before they are as far as they were."""
+    before = Ended(exit=LOST, step=50)
+    back = replace(NEXT, started_at=104.0, recovered_at=120.0, usage=progress(10, 150.0))
+    assert ended_attempt(back, LOST, before) == Ended(exit=LOST, step=51)
+    assert ended_attempt(back, LOST, before, progress(70, 151.0)).step == 70
+    assert ended_attempt(replace(back, recovered_at=None), LOST, before).step == 10
+
+
+@pytest.mark.parametrize("usage", [None, {}, {"progress": 1}, {"progress": {"step": "7", "steps": 1}}])
+def test_who_tells_no_steps_has_come_nowhere(usage: Any) -> None:
+    assert ended_attempt(replace(NEXT, usage=usage), LOST, None, usage).step is None

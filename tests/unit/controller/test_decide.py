@@ -155,7 +155,7 @@ def test_what_an_exit_says_can_be_written_down(text: str) -> None:
 
 
 def test_a_launch_that_can_never_work_is_final() -> None:
-    decision = decide_failed_launch(make_run(retry={"max": 9}), "no such file", [], now=NOW, jitter=0)
+    decision = decide_failed_launch(make_run(retry={"max": 9}), make_attempt(), "no such file", [], now=NOW, jitter=0)
     assert decision.exit == Exit(reason=ExitReason.LAUNCH_FAILED, message="no such file")
     assert isinstance(decision.verdict, GiveUp)
 

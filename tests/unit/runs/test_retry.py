@@ -10,11 +10,16 @@ from windlass.agent import patterns, remedy
 from windlass.agent.recovery import Past, Policy, decide_in_place
 from windlass.agent.verdict import Verdict
 from windlass.core.exits import Exit, ExitReason
-from windlass.runs.retry import LONGEST_BACKOFF_S, GiveUp, Retry, RetryPolicy, decide_blame, decide_retry
+from windlass.runs.retry import LONGEST_BACKOFF_S, Ended, GiveUp, Retry, RetryPolicy, decide_blame, decide_retry
 
 PATIENT = RetryPolicy(max=10, errors_too=True)
 LOST = Exit(reason=ExitReason.LOST)
 OOM = Exit(reason=ExitReason.OOM)
+
+
+def after(*exits: Exit) -> list[Ended]:
+    """Of attempts that told no steps."""
+    return [Ended(exit=exit) for exit in exits]
 
 
 def error(fingerprint: str | None = None) -> Exit:
@@ -39,28 +44,28 @@ def error(fingerprint: str | None = None) -> Exit:
     ],
 )
 def test_the_table(ended: Exit, policy: RetryPolicy, retried: bool) -> None:
-    assert isinstance(decide_retry([ended], policy, jitter=0.5), Retry) is retried
+    assert isinstance(decide_retry(after(ended), policy, jitter=0.5), Retry) is retried
 
 
 def test_out_of_memory_is_tried_once_more() -> None:
-    again = decide_retry([OOM, LOST, OOM], PATIENT, jitter=0)
+    again = decide_retry(after(OOM, LOST, OOM), PATIENT, jitter=0)
     assert isinstance(again, GiveUp)
     assert "ask for more memory" in again.why
 
 
 def test_the_same_failure_twice_is_final_and_another_one_is_not() -> None:
-    assert isinstance(decide_retry([error("a"), error("b")], PATIENT, jitter=0), Retry)
-    same = decide_retry([error("a"), error("b"), error("a")], PATIENT, jitter=0)
+    assert isinstance(decide_retry(after(error("a"), error("b")), PATIENT, jitter=0), Retry)
+    same = decide_retry(after(error("a"), error("b"), error("a")), PATIENT, jitter=0)
     assert isinstance(same, GiveUp)
     assert "the same failure twice" in same.why
 
 
 def test_failures_without_a_fingerprint_are_never_the_same() -> None:
-    assert isinstance(decide_retry([error(None), error(None)], PATIENT, jitter=0), Retry)
+    assert isinstance(decide_retry(after(error(None), error(None)), PATIENT, jitter=0), Retry)
 
 
 def test_a_refusal_says_what_to_do() -> None:
-    refused = decide_retry([error()], RetryPolicy(), jitter=0)
+    refused = decide_retry(after(error()), RetryPolicy(), jitter=0)
     assert isinstance(refused, GiveUp)
     assert "add `retry: {max: N}` to the spec" in refused.why
 
@@ -78,7 +83,7 @@ policies = st.builds(RetryPolicy, max=st.integers(0, 5), backoff_s=st.floats(0, 
 def test_never_more_retries_than_allowed_and_the_backoff_has_bounds(
     history: list[Exit], policy: RetryPolicy, jitter: float
 ) -> None:
-    decision = decide_retry(history, policy, jitter=jitter)
+    decision = decide_retry(after(*history), policy, jitter=jitter)
     counted = [exit for exit in history if exit.reason is not ExitReason.PREEMPTED]
     if history[-1].reason is ExitReason.PREEMPTED:
         assert isinstance(decision, Retry)
@@ -92,9 +97,42 @@ def test_never_more_retries_than_allowed_and_the_backoff_has_bounds(
 
 @given(st.integers(0, 400))
 def test_a_very_long_history_does_not_overflow(length: int) -> None:
-    decision = decide_retry([LOST] * (length + 1), RetryPolicy(max=1_000), jitter=0)
+    decision = decide_retry(after(*[LOST] * (length + 1)), RetryPolicy(max=1_000), jitter=0)
     assert isinstance(decision, Retry)
     assert decision.after_s <= LONGEST_BACKOFF_S
+
+
+def lost(*steps: int | None) -> list[Ended]:
+    """One attempt after the other, each lost at one of `steps`."""
+    return [Ended(exit=LOST, step=step) for step in steps]
+
+
+def test_new_steps_begin_the_count_of_retries_anew() -> None:
+    again = decide_retry(lost(*range(1_000, 20_000, 1_000)), RetryPolicy(backoff_s=2.0), jitter=0)
+    assert again == Retry(after_s=1.0, why="lost may pass; retry 1 of 3")
+
+
+@pytest.mark.parametrize(
+    ("steps", "retries"),
+    [
+        ((None, None, None, 10), 0),  # the first that came anywhere
+        ((10, 20, 20), 1),
+        ((10, 20, None, 15), 2),
+        ((1_000, 950, 951, 952), 3),  # further than the one before is not yet further than all of them
+        ((0, None), 1),
+    ],
+)
+def test_only_attempts_that_brought_nothing_new_count(steps: tuple[int | None, ...], retries: int) -> None:
+    decision = decide_retry(lost(*steps), RetryPolicy(max=10), jitter=0)
+    assert decision.why == f"lost may pass; retry {retries + 1} of 10"
+    assert isinstance(decide_retry(lost(*steps), RetryPolicy(max=max(1, retries)), jitter=0), GiveUp) is (retries > 0)
+
+
+def test_what_is_tried_once_is_so_whatever_came_of_it() -> None:
+    ended = [Ended(exit=exit, step=step) for exit, step in ((OOM, 10), (LOST, 500), (OOM, 1_000))]
+    assert isinstance(decide_retry(ended, PATIENT, jitter=0), GiveUp)
+    ended = [Ended(exit=error("a"), step=step) for step in (10, 500)]
+    assert isinstance(decide_retry(ended, PATIENT, jitter=0), GiveUp)
 
 
 def troubled(trouble: str | None, *, node: str | None = "n", reason: ExitReason = ExitReason.EXIT_CODE) -> Exit:
@@ -113,18 +151,18 @@ def troubled(trouble: str | None, *, node: str | None = "n", reason: ExitReason 
     ],
 )
 def test_what_kind_of_trouble_it_was_says_more_than_the_exit_code(trouble: str, retried: bool) -> None:
-    assert isinstance(decide_retry([troubled(trouble)], RetryPolicy(), jitter=0), Retry) is retried
+    assert isinstance(decide_retry(after(troubled(trouble)), RetryPolicy(), jitter=0), Retry) is retried
 
 
 def test_a_device_error_is_tried_once_more() -> None:
     error = troubled(patterns.DEVICE_ERROR)
-    again = decide_retry([error, LOST, error], PATIENT, jitter=0)
+    again = decide_retry(after(error, LOST, error), PATIENT, jitter=0)
     assert isinstance(again, GiveUp)
     assert "CUDA_LAUNCH_BLOCKING" in again.why
 
 
 def test_a_full_disk_is_named_when_it_is_given_up() -> None:
-    given_up = decide_retry([troubled(patterns.DISK_FULL)] * 4, RetryPolicy(), jitter=0)
+    given_up = decide_retry(after(*[troubled(patterns.DISK_FULL)] * 4), RetryPolicy(), jitter=0)
     assert isinstance(given_up, GiveUp)
     assert "make room" in given_up.why
 
@@ -178,7 +216,7 @@ def test_supervisors_and_controller_go_by_one_table() -> None:
             past = Past(step=3)
             in_place = decide_in_place(verdict, Policy(3, errors_too), past) is None
             exit = Exit(reason=reason, signal=number, trouble=trouble)
-            again = decide_retry([exit], RetryPolicy(max=3, errors_too=errors_too), jitter=0)
+            again = decide_retry(after(exit), RetryPolicy(max=3, errors_too=errors_too), jitter=0)
             assert not in_place or isinstance(again, Retry), (reason, number, trouble)
 
 

@@ -93,7 +93,7 @@ def test_a_killed_node_changes_nothing_but_the_time(
         kinds = [event.kind for event in run.events() if event.kind != "preempting"]  # some clusters warn of a loss
         assert kinds == [
             *("submitted", "placed", "started", "attempt_ended"),
-            *("retrying", "placed", "started", "attempt_ended", "succeeded"),
+            *("retrying", "placed", "started", "recovered", "attempt_ended", "succeeded"),
         ]
         assert run.view.environment
         assert run.view.usage

@@ -114,6 +114,16 @@ def test_under_torchrun_too(runs: LocalRuns) -> None:
     assert exit.message.startswith("ValueError: bad batch on rank 1 (train.py:"), exit
 
 
+def test_ranks_that_end_because_another_one_said_that_it_failed(runs: LocalRuns) -> None:
+    """They are gone before it: it tells them first."""
+    text = "import time\nfrom windlass import job\nif job.init().rank == 1:\n    nothing_like_this\ntime.sleep(600)\n"
+    exit = runs.run("python", runs.script("train.py", text), workers=3).exit
+    assert exit is not None
+    assert (exit.rank, exit.message) == (1, "NameError: name 'nothing_like_this' is not defined (train.py:4)"), exit
+    assert exit.traceback is not None
+    assert exit.traceback.endswith("NameError: name 'nothing_like_this' is not defined")
+
+
 def test_a_plan_that_does_not_fit(runs: LocalRuns) -> None:
     script = runs.script("train.py", "from windlass import job\njob.plan.sized(job.world_size)\n")
     attempt = runs.start("python", script, workers=2, env={"WINDLASS_PLAN": '{"tensor": 3}'})

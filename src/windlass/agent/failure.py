@@ -50,6 +50,8 @@ _ABOUT_PEERS = (
     r"[Bb]arrier timed out",
 )
 _PEER_IS_GONE = re.compile("|".join(_ABOUT_PEERS))
+# What `windlass.job.failures` says last of a rank that another one's failure has ended, or that failed after it.
+_FAILED_AFTER = re.compile(r"windlass: rank \d+ failed: .*; (rank \d+ ends too|the error of rank \d+ is a consequence)")
 _PEER_ERRORS = frozenset(
     ("ConnectionResetError", "ConnectionAbortedError", "ConnectionRefusedError", "BrokenPipeError", "EOFError",
      "DistNetworkError", "DistStoreError", "RendezvousTimeoutError", "RendezvousConnectionError")
@@ -99,15 +101,17 @@ def describe_failure(
     if signal_number is not None:
         return _describe_signal(rank, signal_number, text, kernel_oom)
     error = last_python_error(text) if exit_code == 1 else None
+    follows = _follows(text)
     if error is not None:
-        return _describe_error(error, text, error.describe())
+        failure = _describe_error(error, text, error.describe())
+        return failure._replace(about_peers=True) if follows else failure
     last = _last_line(text)
     message = "rank %d exited with code %d" % (rank, exit_code or 0)
     return Failure(
         "exit_code",
         "%s: %s" % (message, last) if last else message,
         _digest(["exit", exit_code, normalised(last)]),
-        bool(_PEER_IS_GONE.search(last)),
+        follows or bool(_PEER_IS_GONE.search(last)),
         trouble=find_trouble(text, None),
     )
 
@@ -121,6 +125,12 @@ def describe_unfinished(*, rank: int, stderr_tail: bytes) -> Failure | None:
     if error is None or traceback is None or not text.endswith(traceback.splitlines()[-1]):
         return None
     return _describe_error(error, text, "%s; rank %d did not end by itself" % (error.describe(), rank))
+
+
+def _follows(text: str) -> bool:
+    """Whether the rank has no trouble of its own, as it says itself: another one failed before."""
+    lines = text.rstrip().rsplit("\n", 1)
+    return bool(_FAILED_AFTER.fullmatch(lines[-1].strip()))
 
 
 def _describe_error(error: PythonError, text: str, message: str) -> Failure:

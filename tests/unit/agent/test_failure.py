@@ -142,6 +142,18 @@ def test_words_of_a_rank_with_trouble_of_its_own(last: str) -> None:
     assert not failed(TRACEBACK.replace("ValueError: bad lr 0.1 at 0x7f12", last)).about_peers
 
 
+def test_a_rank_that_says_itself_that_another_one_failed_before_has_no_trouble_of_its_own() -> None:
+    """In the words of `windlass.job.failures`."""
+    ends_too = "windlass: rank 0 failed: NameError: name 'nothing' is not defined; rank 3 ends too\n"
+    assert failed("epoch 1\n" + ends_too).about_peers
+    assert failed(TRACEBACK + "retried\n" + ends_too).about_peers
+    assert failed("windlass: rank 0 failed: %s; rank 3 ends too\n" % ("long " * 100)).about_peers
+    consequence = failed(TRACEBACK + "windlass: rank 0 failed: KeyError: 'x'; the error of rank 3 is a consequence\n")
+    assert consequence.about_peers
+    assert consequence.message == "ValueError: bad lr 0.1 at 0x7f12 (train.py:8)"
+    assert not failed(ends_too + TRACEBACK).about_peers
+
+
 def test_a_watchdogs_abort_is_about_peers_and_a_crash_is_not() -> None:
     said = "[rank0]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)\nterminate called\n"
     assert failed(said, code=None, number=signal.SIGABRT).about_peers

@@ -19,6 +19,7 @@ import time
 from typing import Any, Callable, Mapping, NamedTuple, Union
 
 _CALL_EVERY_S = 0.5
+_LONGEST_PAUSE_S = 30.0  # between two questions for the hub's address
 _LONGEST_LINE = 64 * 1024
 _KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 
@@ -231,7 +232,9 @@ class Member:
         self._ends = _Ends()
         self._wire: _Wire | None = None
         self._is_known = False
+        self._found: Any = None  # the hub's address: asked for until there is one, and then no more
         self._call_at = 0.0
+        self._pause_s = _CALL_EVERY_S
         self._said: list[Said] = []
 
     def close(self) -> None:
@@ -247,7 +250,6 @@ class Member:
 
     def tick(self, now: float) -> None:
         if self._wire is None and now >= self._call_at:
-            self._call_at = now + _CALL_EVERY_S
             self._call()
 
     def next_at(self) -> float | None:
@@ -268,12 +270,15 @@ class Member:
     def _call(self) -> None:
         """Begin to; the hub speaks first, and until then the connection is silent or broken."""
         try:
-            found = socket.getaddrinfo(*self._address, type=socket.SOCK_STREAM)[0]
-            connection = socket.socket(found[0], found[1])
+            self._found = self._found or socket.getaddrinfo(*self._address, type=socket.SOCK_STREAM)[0]
+            connection = socket.socket(self._found[0], self._found[1])
             connection.setblocking(False)
-            connection.connect_ex(found[4])
+            connection.connect_ex(self._found[4])
         except OSError:
-            return  # no such name yet, or no route: it is tried again
+            # No such name yet, or no route. To ask for a name may take long, and the ranks are not heard meanwhile.
+            self._call_at = time.monotonic() + self._pause_s
+            self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+            return
         self._wire = wire = _Wire(_tuned(connection))
         self._ends.add(wire.fd, lambda: self._hear(wire))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import selectors
+import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from windlass.agent import gang as gang_module
 from windlass.agent import restarts as restarts_module
-from windlass.agent.gang import line_port, open_line
+from windlass.agent.gang import Member, line_port, open_line
 from windlass.agent.progress import ProgressFile
 from windlass.agent.restarts import Restarts
 from windlass.agent.status import Status
@@ -163,3 +165,27 @@ def test_the_record_of_a_second_failure_knows_the_steps_before(tmp_path: Path) -
     node.start_again()  # and its ranks die before they have told a step
     assert node.restarts.consider(KILLED, None) is None
     assert node.restarts.again.step == 7
+
+
+def test_the_first_nodes_address_is_asked_for_seldom_and_then_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+    resolve = socket.getaddrinfo
+
+    def ask(*args: Any, **options: Any) -> Any:
+        asked.append(1)
+        if len(asked) <= 4:
+            raise socket.gaierror("no such name")
+        return resolve(*args, **options)
+
+    monkeypatch.setattr(gang_module.socket, "getaddrinfo", ask)
+    member, pauses = Member("127.0.0.1", free_port(), b"secret", 1), []
+    while not member._found:
+        member.tick(member.next_at() or 0.0)
+        pauses.append(member._pause_s)
+    assert pauses[:4] == [1.0, 2.0, 4.0, 8.0]  # the next one
+    for _ in range(3):  # nobody listens there
+        assert member._wire is not None
+        member._hear(member._wire)
+        member.tick(member.next_at() or 0.0)
+    assert len(asked) == 5
+    member.close()

@@ -16,7 +16,7 @@ ONCE = "once"
 IF_ASKED = "if the spec has `retry`"  # and the same failure twice ends it
 NEVER = "no"
 
-NODE = "node"  # a trouble that engines name: the machine itself is gone, or has turned the run away
+NODE = "node"  # a trouble that engines and controller name: the machine itself is gone, or has turned the run away
 
 _CRASHES = frozenset((signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP))
 
@@ -66,7 +66,7 @@ TABLE: dict[str, Remedy] = {
 
 def kind_of(reason: str, signal_number: int | None, trouble: str | None) -> str:
     """The row of the table."""
-    if reason in ("signal", "exit_code", "lost") and trouble in TABLE:
+    if reason in ("signal", "exit_code", "lost", "launch_failed") and trouble in TABLE:
         return str(trouble)
     if reason == "signal":
         return "own" if signal_number in _CRASHES else "killed"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from windlass.agent.remedy import NODE
 from windlass.core.exits import Exit, ExitReason
 from windlass.core.storable import storable_text
 from windlass.engines.contract import Notice, Observation, Phase, StopKind
@@ -135,6 +136,7 @@ def _end(
     elif run.cancelling or exit.reason is ExitReason.CANCELLED:
         verdict = Cancel()
     else:
+        exit = _with_trouble(exit, earlier)
         this = ended_attempt(attempt, exit, earlier[-1] if earlier else None, seen.usage)
         verdict = decide_retry([*earlier, this], run.retry_policy, jitter=jitter)
         blame = decide_blame([*(ended.exit for ended in earlier), exit])
@@ -149,6 +151,15 @@ def _with_node(exit: Exit, attempt: AttemptRecord) -> Exit:
     if exit.node_rank is None or not 0 <= exit.node_rank < len(shares):
         return exit
     return replace(exit, node=shares[exit.node_rank].node)
+
+
+def _with_trouble(exit: Exit, earlier: Sequence[Ended]) -> Exit:
+    """What has run before and cannot be started on a node, for want of a folder or an interpreter there, is turned away
+    by that node: it may do better elsewhere."""
+    has_run = any(ended.has_run for ended in earlier)
+    if exit.reason is not ExitReason.LAUNCH_FAILED or exit.node is None or exit.trouble is not None or not has_run:
+        return exit
+    return replace(exit, trouble=NODE)
 
 
 def _out_of_time(run: RunRecord, at: float) -> bool:

@@ -89,3 +89,14 @@ def test_the_time_over_it_is_used_as_before(stage: Stage) -> None:
     again = stage.submit(resources={"cpus": 4})
     stage.pass_time()
     assert where(stage, f"{again}.1") == "a"
+
+
+def test_a_node_that_cannot_start_a_run_does_not_end_what_ran_without_it(stage: Stage) -> None:
+    run_id = begin(stage, "abcd")
+    end(stage, run_id, 1, BROKEN)
+    assert where(stage, f"{run_id}.2") == "ac"
+    stage.engine.finish(f"{run_id}.2", Exit(reason=ExitReason.LAUNCH_FAILED, node_rank=1, message="no folder '/data'"))
+    for _ in range(20):
+        stage.pass_time()
+    assert where(stage, f"{run_id}.3") == "ad"
+    assert stage.state(run_id) == "running"

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from windlass.agent.remedy import NODE
 from windlass.controller.commit import describe_exit
 from windlass.controller.decide import (
     Cancel,
@@ -22,7 +23,7 @@ from windlass.core.resources import NodeShare, Placement, Resources
 from windlass.engines.contract import Observation, Phase
 from windlass.runs.command import fill_command
 from windlass.runs.records import AttemptRecord, RunRecord
-from windlass.runs.retry import GiveUp, Retry
+from windlass.runs.retry import Blame, Ended, GiveUp, Retry
 from windlass.runs.types import AttemptState, RunState
 from windlass.wire.spec import parse_spec
 
@@ -158,6 +159,41 @@ def test_a_launch_that_can_never_work_is_final() -> None:
     decision = decide_failed_launch(make_run(retry={"max": 9}), make_attempt(), "no such file", [], now=NOW, jitter=0)
     assert decision.exit == Exit(reason=ExitReason.LAUNCH_FAILED, message="no such file")
     assert isinstance(decision.verdict, GiveUp)
+
+
+UNSTARTED = Exit(reason=ExitReason.LAUNCH_FAILED, exit_code=127, node_rank=0, message="no folder '/data'")
+
+
+def test_a_node_that_cannot_start_what_has_run_before_is_left() -> None:
+    seen = Observation(phase=Phase.ENDED, ended_at=990.0, exit=UNSTARTED)
+    preempted = Ended(exit=Exit(reason=ExitReason.PREEMPTED))
+    [decision] = decide_attempt(make_run(), make_attempt(), seen, [preempted], now=NOW, jitter=0.5)
+    assert isinstance(decision, EndAttempt)
+    assert isinstance(decision.verdict, Retry)
+    assert decision.exit == dataclasses.replace(UNSTARTED, node="n", trouble=NODE)
+    assert decision.blame == Blame(node="n", first_s=60.0)
+    turned_away = Ended(exit=decision.exit, has_run=False)
+    earlier = [preempted, *[turned_away] * 3]
+    [decision] = decide_attempt(make_run(), make_attempt(), seen, earlier, now=NOW, jitter=0.5)
+    assert isinstance(decision, EndAttempt)
+    assert isinstance(decision.verdict, GiveUp)
+    assert "the limit is 3 retries" in decision.verdict.why
+
+
+@pytest.mark.parametrize(
+    ("earlier", "exit"),
+    [
+        ([], UNSTARTED),
+        ([Ended(exit=LOST, has_run=False)], UNSTARTED),
+        ([Ended(exit=LOST)], dataclasses.replace(UNSTARTED, node_rank=None)),
+    ],
+)
+def test_what_never_ran_or_fails_nowhere_in_particular_can_never_work(earlier: list[Ended], exit: Exit) -> None:
+    seen = Observation(phase=Phase.ENDED, ended_at=990.0, exit=exit)
+    [decision] = decide_attempt(make_run(), make_attempt(), seen, earlier, now=NOW, jitter=0.5)
+    assert isinstance(decision, EndAttempt)
+    assert isinstance(decision.verdict, GiveUp)
+    assert (decision.exit.trouble, decision.blame) == (None, None)
 
 
 @pytest.mark.parametrize(

@@ -28,13 +28,14 @@ _LOCK, _TRASH = ".lock", ".trash-"
 
 def memory_folder(plan: Mapping[str, Any], *, memory: str = _SHARED_MEMORY) -> str | None:
     """The folder of this node of the run, which the calling process owns as long as it lives; None: the node has no
-    memory to spare. The same for every attempt of the run, and ready for `WINDLASS_MEMORY_DIR`."""
+    memory to spare. The same for every attempt until the run is resumed, and ready for `WINDLASS_MEMORY_DIR`."""
     try:
         root = _root(memory)
         if root is None or _free_bytes(root) < _LEAST_FREE_BYTES:
             return None
         folder = os.path.join(root, folder_name(plan))
         with _locked(root):
+            _leave_former(root, plan)
             os.makedirs(folder, mode=0o700, exist_ok=True)
             write_json(os.path.join(folder, OWNER), _owner(plan))
         return folder
@@ -43,9 +44,22 @@ def memory_folder(plan: Mapping[str, Any], *, memory: str = _SHARED_MEMORY) -> s
 
 
 def folder_name(plan: Mapping[str, Any]) -> str:
-    """Nodes that share a machine have one each. The run's folder is part of it: a copy of a home has the same runs."""
+    """Nodes that share a machine have one each. The run's folder is part of it: a copy of a home has the same runs. So
+    is where the run was last resumed: who resumes goes on from checkpoints, and may have removed the newest of them."""
+    return "%s%d" % (_stem(plan), int(plan.get("first_attempt", 1)))
+
+
+def _stem(plan: Mapping[str, Any]) -> str:
     place = hashlib.sha256(str(plan["run_dir"]).encode()).hexdigest()[:8]
-    return "%s-%d-%s" % (plan["run_id"], int(plan["node_rank"]), place)
+    return "%s-%d-%s-" % (plan["run_id"], int(plan["node_rank"]), place)
+
+
+def _leave_former(root: str, plan: Mapping[str, Any]) -> None:
+    """What is left of before the run was resumed is for nobody. The next sweep removes it."""
+    for name in os.listdir(root):
+        folder = os.path.join(root, name)
+        if name.startswith(_stem(plan)) and name != folder_name(plan) and not _has_owner(folder):
+            _out_of_sight(folder)
 
 
 def forget(folder: str) -> None:

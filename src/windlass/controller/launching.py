@@ -45,6 +45,7 @@ def render_launch(
         run_id=run.id,
         attempt_id=attempt.id,
         attempt=attempt.number,
+        first_attempt=run.first_attempt,
         placement=attempt.placement,
         argv=run.argv,
         workers_per_node=workers,

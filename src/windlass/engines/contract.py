@@ -53,6 +53,7 @@ class Launch:
     timeout_s: float | None = None
     grace_s: float = 10.0
     hang: float | str = "auto"  # how long a rank that tells steps may tell none, in seconds; "auto": learned; "off"
+    first_attempt: int = 1  # since the run was last resumed: what earlier ones left in the nodes' memory is not for it
     in_place: InPlace | None = None  # None: the first failure of a rank ends the attempt
     warm: bool = True  # whether a pre-imported interpreter may be used
     project: str = "default"  # whose it is; not taken from `env`, which users write

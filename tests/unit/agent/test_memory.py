@@ -26,6 +26,28 @@ def test_it_is_the_same_for_every_attempt_and_another_for_every_node_and_home(tm
     assert len(others) == 3
 
 
+def test_a_resumed_run_finds_nothing_of_before(tmp_path: Path) -> None:
+    before = memory_folder(plan(), memory=str(tmp_path))
+    assert before is not None
+    disown(before)
+    beside = memory_folder(plan(node_rank=1), memory=str(tmp_path))
+    other = memory_folder(plan(run_id="run2"), memory=str(tmp_path))
+    after = memory_folder(plan(attempt=3, first_attempt=3), memory=str(tmp_path))
+    assert after is not None
+    assert after != before
+    assert not os.path.exists(before)  # nobody will come for it
+    assert memory_folder(plan(attempt=4, first_attempt=3), memory=str(tmp_path)) == after
+    sweep(memory=str(tmp_path))
+    left = {name for name in os.listdir(os.path.dirname(after)) if name != ".lock"}
+    assert left == {os.path.basename(str(folder)) for folder in (after, beside, other)}
+
+
+def disown(folder: str) -> None:
+    """Its owner is dead."""
+    dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+    (Path(folder) / "owner.json").write_text(json.dumps({"pid": int(dead.stdout), "start": 1}))
+
+
 def test_without_a_place_of_its_own_there_is_none(tmp_path: Path) -> None:
     assert memory_folder(plan(), memory=str(tmp_path / "missing")) is None
     elsewhere = tmp_path / "elsewhere"
@@ -40,8 +62,7 @@ def test_it_is_swept_when_its_owner_is_dead_and_long_gone(tmp_path: Path) -> Non
     later = time.time() + KEPT_S + 60
     sweep(memory=str(tmp_path), now=later)
     assert os.path.isdir(folder)  # this process lives
-    dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
-    (Path(folder) / "owner.json").write_text(json.dumps({"pid": int(dead.stdout), "start": 1}))
+    disown(folder)
     sweep(memory=str(tmp_path))
     assert os.path.isdir(folder)  # somebody may come for it
     sweep(memory=str(tmp_path), now=later)

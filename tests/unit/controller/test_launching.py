@@ -76,6 +76,16 @@ def test_ranks_start_again_in_place_unless_retries_are_off(stage: Stage) -> None
     assert plain.key not in repr(plain)
 
 
+def test_a_resumed_run_says_since_when(stage: Stage) -> None:
+    stage.engine.refusal = LaunchFailed("no interpreter 'pythn'")
+    run_id = stage.submit()
+    stage.controller.tick()
+    stage.engine.refusal = None
+    stage.service.resume(run_id)
+    stage.controller.tick()
+    assert stage.cluster.attempts[f"{run_id}.2"].launch.first_attempt == 2
+
+
 class GatedEngine(FakeEngine):
     """Several launches at once; each goes through when its gate is open."""
 

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from windlass.agent import memory
+from windlass.core.clock import SystemClock
 from windlass.core.errors import LaunchFailed
 from windlass.core.resources import NodeShare, Placement
 from windlass.engines.contract import Launch
+from windlass.engines.local.engine import LocalEngine
 from windlass.engines.local.machine import Machine
 from windlass.engines.local.plans import render_node_plans
 
@@ -80,6 +84,25 @@ def test_plans_are_as_written_down(name: str) -> None:
 
 def test_secrets_are_in_no_plan() -> None:
     assert "never written" not in json.dumps(render(*LAUNCHES["one_node"]))
+
+
+def test_only_a_run_that_was_resumed_says_since_when() -> None:
+    machine, launch = LAUNCHES["two_nodes"]
+    assert [plan["first_attempt"] for plan in render(machine, replace(launch, first_attempt=3))] == [3, 3]
+
+
+def test_memory_that_runs_have_left_is_given_back_while_nothing_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swept: list[int] = []
+    monkeypatch.setattr(memory, "sweep", lambda: swept.append(1))
+    engine = LocalEngine(tmp_path, tmp_path / "blobs", notify=lambda: None, clock=SystemClock(), preimport=())
+    try:
+        for _ in range(3):
+            engine.inventory()
+        assert len(swept) == 1  # not every time
+    finally:
+        engine.close()
 
 
 def test_unknown_nodes_and_gpus_are_refused() -> None:

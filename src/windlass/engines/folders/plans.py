@@ -51,6 +51,7 @@ def render_common_plan(
         "self_launching": launch.self_launching,
         "argv": list(launch.argv),
         **render_roles(launch),
+        **render_resumed(launch),
         **render_in_place(launch),
         **render_hang(launch),
         "env": env,
@@ -67,6 +68,11 @@ def render_common_plan(
 def render_roles(launch: Launch) -> dict[str, Any]:
     """Nothing for a gang whose processes all do the same."""
     return {"roles": [{**asdict(role), "argv": list(role.argv)} for role in launch.roles]} if launch.roles else {}
+
+
+def render_resumed(launch: Launch) -> dict[str, Any]:
+    """Nothing for a run that was never resumed."""
+    return {"first_attempt": launch.first_attempt} if launch.first_attempt > 1 else {}
 
 
 def render_in_place(launch: Launch) -> dict[str, Any]:

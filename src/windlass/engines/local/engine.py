@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from windlass.agent import memory
 from windlass.agent.supervisor import free_port
 from windlass.core.clock import Clock
 from windlass.core.resources import Node
@@ -23,6 +25,7 @@ from windlass.engines.local.warmpool import PREIMPORT, WarmPool
 
 _HANDOVER_PATIENCE_S = 60.0
 _START_PATIENCE_S = 10.0
+_SWEEP_EVERY_S = 60.0
 _NOBODY = ""
 
 
@@ -63,11 +66,15 @@ class LocalEngine:
         self._warm = warm
         self._home.mkdir(parents=True, exist_ok=True)
         self._machine: Machine | None = None
+        self._sweep_at = 0.0
         self._pool = WarmPool(self._home, preimport=preimport)
         self._seen: dict[str, _Seen] = {}
         self._listener = Listener(socket_dir(self._home) / "engine.sock", notify)
 
     def inventory(self) -> Sequence[Node]:
+        if time.monotonic() >= self._sweep_at:
+            self._sweep_at = time.monotonic() + _SWEEP_EVERY_S
+            memory.sweep()  # runs that were not to go on have left copies, and it may be long until another starts
         return self._measured().inventory()
 
     def launch(self, launch: Launch) -> None:

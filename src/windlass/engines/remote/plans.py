@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from windlass.engines.contract import Launch
-from windlass.engines.folders.plans import render_hang, render_in_place, render_roles
+from windlass.engines.folders.plans import render_hang, render_in_place, render_resumed, render_roles
 
 VERSION = 1
 SAMPLE_INTERVAL_S = 2.0
@@ -35,6 +35,7 @@ def render_remote_plans(launch: Launch, *, inherit_path: bool = False) -> list[d
         "self_launching": launch.self_launching,
         "argv": list(launch.argv),
         **render_roles(launch),
+        **render_resumed(launch),
         **render_in_place(launch),
         **render_hang(launch),
         "env": env,

@@ -137,18 +137,25 @@ def describe_exit(exit: ExitView, *, brief: bool = False) -> str:
     return f"{what}: {exit.message}" if exit.message and not brief else what
 
 
+def _change(metric: Metric) -> str:
+    values = metric.values
+    return f"{number(values[0])} → {number(values[-1])}" if len(values) > 1 else number(metric.last)
+
+
 def put_metrics(record: Record, metrics: Mapping[str, Metric]) -> None:
     if not metrics:
         return
     names = sorted(metrics, key=lambda name: (name.rsplit("/", 1)[-1] != "loss", name))
     shown = names[:_MOST_METRICS]
     longest = min(24, max(cells(name) for name in shown))
+    changes = {name: _change(metrics[name]) for name in shown}
+    widest = max(map(len, changes.values()))
     lines = []
-    for name in shown:
+    for name, change in changes.items():
         values = metrics[name].values
-        change = f"{number(values[0])} → {number(values[-1])}" if len(values) > 1 else number(metrics[name].last)
         spark = record.paint(sparkline(values), "cyan") if len(values) > 1 else ""
-        lines.append(f"{fit(name, longest).ljust(longest)}  {record.paint(change.ljust(18), 'bold')}  {spark}".rstrip())
+        words = record.paint(change.ljust(widest), "bold")
+        lines.append(f"{fit(name, longest).ljust(longest)}  {words}  {spark}".rstrip())
     if len(names) > len(shown):
         lines.append(record.paint(f"and {len(names) - len(shown)} more", "dim"))
     record.put_all("metrics", lines)

@@ -73,14 +73,12 @@ class _Watch:
 
     def _wait(self) -> None:
         with contextlib.suppress(OSError), self._connection.makefile("r", encoding="utf-8", errors="replace") as lines:
-            first = lines.readline().strip()
-            if not first:
-                return  # rank 0 has left; whether it had finished cannot be known from here
-            self._first = first
-            self._heard.set()
-            if not self._failing.is_set():
-                print(f"windlass: {first}; rank {self._rank} ends too", file=sys.stderr)
-                self._end()
+            self._first = lines.readline().strip() or None
+        self._heard.set()  # also if rank 0 has left before it could answer: nobody else will
+        # Whether a rank 0 that has left had finished cannot be known from here.
+        if self._first is not None and not self._failing.is_set():
+            print(f"windlass: {self._first}; rank {self._rank} ends too", file=sys.stderr)
+            self._end()
 
     @staticmethod
     def _end() -> None:

@@ -60,7 +60,11 @@ class Slots:
             if layout.metadata is not None:
                 copies = self._memory.copies(self._rank)
                 self._memory.drop_layouts(but={copy.layout for copy in copies})
-                self._memory.keep_layout(layout.metadata)
+                try:
+                    self._memory.keep_layout(layout.metadata)
+                except OSError as error:  # copies without it are of no use
+                    for slot in self._slots:
+                        self._take_off_record(slot, error)
             for number in range(MOST_SLOTS):
                 if number not in numbers and number not in kept:
                     self._memory.discard(self._rank, number)
@@ -90,11 +94,18 @@ class Slots:
         """All its bytes are there."""
         slot.step = copy.step
         if slot.is_on_record and self._memory is not None:
-            self._memory.commit(copy)
+            try:
+                self._memory.commit(copy)
+            except OSError as error:
+                self._take_off_record(slot, error)
 
     def begin_saving(self, slot: Slot) -> None:
         if slot.is_on_record and self._memory is not None:
-            self._memory.begin_saving(self._rank, slot.number)
+            try:
+                self._memory.begin_saving(self._rank, slot.number)
+            except OSError as error:
+                self._memory.discard(self._rank, slot.number)  # unmarked, others would write to what is being read
+                self._take_off_record(slot, error)
         slot.is_read = True
 
     def end_saving(self, *, is_certain: bool = True) -> None:
@@ -123,11 +134,13 @@ class Slots:
             try:
                 return Arena(size_bytes, pinned=self._pinned, path=path)
             except OSError as error:
-                slot.is_on_record = False
-                session().alert(
-                    "checkpoint-memory", f"no copy is kept in the node's memory, for there is no room: {error}"
-                )
+                self._take_off_record(slot, error)
         return Arena(size_bytes, pinned=self._pinned)
+
+    @staticmethod
+    def _take_off_record(slot: Slot, error: OSError) -> None:
+        slot.is_on_record = False
+        session().alert("checkpoint-memory", f"no copy is kept in the node's memory, for there is no room: {error}")
 
 
 def _size(path: Path) -> int:

@@ -139,11 +139,12 @@ class Snapshots:
             if busy:
                 return  # its arena is of the layout before
             self._lay_out(tensors)
-        elif not (self._fits(tensors) and self._slots.all_on_record):
-            self._tell_peers(changed=True)  # others take part in an exchange now
-            return
-        if self._slots.are_on_record:
+            if self.pace.is_off:
+                return  # on all ranks
+        if self._fits(tensors) and self._slots.all_on_record:
             self._take(step, None, metrics, tensors, began, may_overlap=True)
+        else:
+            self._tell_peers(changed=True)  # others take part in an exchange now
 
     def settle(self, step: int) -> None:
         """At the end of a step, before all else: what was copied beside it is complete now, and is used."""

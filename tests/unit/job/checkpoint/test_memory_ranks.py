@@ -102,3 +102,24 @@ def test_while_one_rank_still_saves_all_give_up_the_same_step(
     run_two(tmp_path / "disk", memory, work)
     both = [mine & theirs for mine, theirs in zip(left[0], left[1], strict=True)]
     assert both == [set(), {1}, {2}, {2}, {2}, {2}, {6}, {7}]
+
+
+@pytest.mark.parametrize("method", ["commit", "begin_saving", "keep_layout"])
+def test_memory_that_is_full_costs_copies_not_the_training(
+    method: str, memory: NodeMemory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(NodeMemory, method, full)
+
+    def work(copies: Snapshots, _: ThreadPeers) -> bool:
+        for step in range(1, 5):
+            copies.settle(step)
+            if copies.is_memory_due(step):
+                copies.remember(step, {})
+            copies.begin(step, SaveReason.INTERVAL, {})
+            copies.wait(step)
+        return copies.has_failed
+
+    assert run_two(tmp_path / "disk", memory, work) == [False, False]

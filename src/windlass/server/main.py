@@ -124,7 +124,8 @@ def _run_controller_only(parts: Parts, announce: Callable[[str], None]) -> int:
 @contextlib.contextmanager
 def _listening(settings: Settings) -> Iterator[socket.socket]:
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
+    # By its number of protocol asyncio knows that answers in two parts are not to wait for each other (TCP_NODELAY).
+    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     with contextlib.closing(sock):
         try:

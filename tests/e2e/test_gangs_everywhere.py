@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.sites import ENGINES, Installation, Site, opened_site
+from tests.e2e.sites import Installation
 from windlass.client import Run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -34,19 +33,6 @@ ALERTS = """
 from windlass import job
 job.alert("nan", "the loss is no number", step=job.rank)
 """
-
-
-@pytest.fixture(params=ENGINES)
-def site(request: pytest.FixtureRequest) -> Iterator[Site]:
-    with opened_site(request.param, request) as site:
-        yield site
-
-
-@pytest.fixture
-def installation(site: Site, tmp_path: Path) -> Iterator[Installation]:
-    installation = Installation(tmp_path, site)
-    yield installation
-    installation.close()
 
 
 def submit(client: Any, folder: Path, scripts: dict[str, str], **keys: Any) -> Run:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tests.e2e.sites import ENGINES, Installation, LocalSite, Site, opened_site
+from tests.e2e.sites import Installation, LocalSite, Site
 from tests.integration.away import await_that
 from windlass.client import Client, Run
 from windlass.core.manifest import MANIFEST
@@ -64,19 +64,6 @@ with (
     if job.is_main:
         print("final loss", loss.item().hex())
 """
-
-
-@pytest.fixture(params=ENGINES)
-def site(request: pytest.FixtureRequest) -> Iterator[Site]:
-    with opened_site(request.param, request) as site:
-        yield site
-
-
-@pytest.fixture
-def installation(site: Site, tmp_path: Path) -> Iterator[Installation]:
-    installation = Installation(tmp_path, site)
-    yield installation
-    installation.close()
 
 
 @pytest.fixture(scope="session")

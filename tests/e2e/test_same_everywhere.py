@@ -6,13 +6,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.sites import ENGINES, Installation, LocalSite, Site, opened_site
+from tests.e2e.sites import Installation, LocalSite, Site
 from tests.integration.away import await_that
 from windlass.client import Run
 
@@ -20,19 +19,6 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(300)]
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tiny_lm"
 PARAMS = {"steps": 40, "batch": 4, "width": 32, "layers": 1, "save_every": 10}
-
-
-@pytest.fixture(params=ENGINES)
-def site(request: pytest.FixtureRequest) -> Iterator[Site]:
-    with opened_site(request.param, request) as site:
-        yield site
-
-
-@pytest.fixture
-def installation(site: Site, tmp_path: Path) -> Iterator[Installation]:
-    installation = Installation(tmp_path, site)
-    yield installation
-    installation.close()
 
 
 @pytest.fixture(scope="session")

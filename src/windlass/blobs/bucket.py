@@ -7,10 +7,7 @@ requests are the client's; what it gives up on is Unavailable here.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
-import signal
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +16,7 @@ from urllib.parse import urlsplit
 
 from windlass.blobs.connection import connect
 from windlass.blobs.objects import translated
+from windlass.core.deaths import Deaths
 from windlass.core.errors import InvalidInput, NotFound
 
 if TYPE_CHECKING:
@@ -43,11 +41,11 @@ class Found:
 
 
 class Bucket:
-    def __init__(self, address: str, store: ObjectStore, *, prefix: str, fault: str | None = None) -> None:
+    def __init__(self, address: str, store: ObjectStore, *, prefix: str, deaths: Deaths | None = None) -> None:
         self.address = address
         self._store = store
         self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
-        self._deaths = _Deaths(fault)
+        self._deaths = deaths or Deaths({}, FAULT_VARIABLE)
 
     def at(self, name: str) -> str:
         """The address of what is called so."""
@@ -117,9 +115,9 @@ def open_bucket(
     """Nothing is sent yet. Credentials are those of the environment, or the machine's own."""
     address = check_address(address)
     parts = urlsplit(address)
-    fault = environ.get(FAULT_VARIABLE)
+    deaths = Deaths(environ, FAULT_VARIABLE)
     if parts.scheme == "file":
-        return Bucket(address, _folder(Path(parts.path)), prefix="", fault=fault)
+        return Bucket(address, _folder(Path(parts.path)), prefix="", deaths=deaths)
     store = connect(
         address,
         environ=environ,
@@ -129,7 +127,7 @@ def open_bucket(
         timeout_s=timeout_s,
         retries=retries,
     )
-    return Bucket(address, store, prefix=parts.path, fault=fault)
+    return Bucket(address, store, prefix=parts.path, deaths=deaths)
 
 
 def _folder(path: Path) -> ObjectStore:
@@ -141,26 +139,3 @@ def _folder(path: Path) -> ObjectStore:
         ) from error
     path.mkdir(parents=True, exist_ok=True)
     return LocalStore(path, automatic_cleanup=True)  # a folder is what it is on S3: there while something is in it
-
-
-class _Deaths:
-    def __init__(self, text: str | None) -> None:
-        number, _, when = (text or "").partition(":")
-        if text and when not in ("before", "after"):
-            raise ValueError(f"{FAULT_VARIABLE}: unknown moment '{when}'; known: before, after")
-        self._number = int(number) if text else None
-        self._after = when == "after"
-        self._count = 0
-        self._lock = threading.Lock()
-
-    def at(self, request: Callable[[], Result]) -> Result:
-        if self._number is None:
-            return request()
-        with self._lock:  # one at a time, so that N means the same every time
-            self._count += 1
-            if self._count >= self._number and not self._after:
-                os.kill(os.getpid(), signal.SIGKILL)
-            result = request()
-            if self._count >= self._number:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return result

@@ -28,32 +28,22 @@ def commit_recoveries(
 ) -> None:
     """In one transaction with the number that says which are on record."""
     for entry in entries:
-        data = storable(dict(entry))
-        store.record_event(
-            tx,
-            attempt.run_id,
-            EventKind.RECOVERED,
-            at=now,
-            attempt=attempt.number,
-            message=describe_recovery(data),
-            data=data,
-        )
+        _record(tx, attempt, entry, now=now)
     store.update_attempts(tx, {attempt.id: {"recoveries": int(entries[-1]["generation"])}})
 
 
 def commit_comeback(tx: Connection, attempt: AttemptRecord, entry: Mapping[str, Any], *, now: float) -> None:
     """That this attempt has caught up with the one before it."""
-    data = storable(dict(entry))
-    store.record_event(
-        tx,
-        attempt.run_id,
-        EventKind.RECOVERED,
-        at=now,
-        attempt=attempt.number,
-        message=describe_recovery(data),
-        data=data,
-    )
+    _record(tx, attempt, entry, now=now)
     store.update_attempts(tx, {attempt.id: {"recovered_at": now}})
+
+
+def _record(tx: Connection, attempt: AttemptRecord, entry: Mapping[str, Any], *, now: float) -> None:
+    data = storable(dict(entry))
+    message = describe_recovery(data)
+    store.record_event(
+        tx, attempt.run_id, EventKind.RECOVERED, at=now, attempt=attempt.number, message=message, data=data
+    )
 
 
 def describe_recovery(entry: Mapping[str, Any]) -> str:

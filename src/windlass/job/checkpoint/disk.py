@@ -8,52 +8,40 @@ from __future__ import annotations
 
 import os
 import secrets
-import signal
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
+
+from windlass.core.deaths import Deaths
 
 VARIABLE = "WINDLASS_FAULT_DISK"
 BLOCK = 4096  # what direct writes are aligned to
 
-Result = TypeVar("Result")
-
 
 class Disk:
-    def __init__(self, *, fault_at: int | None = None, fault_after: bool = False) -> None:
-        self._fault_at = fault_at
-        self._fault_after = fault_after
-        self._changes = 0
-        self._lock = threading.Lock()
+    def __init__(self, deaths: Deaths | None = None) -> None:
+        self._deaths = deaths or Deaths({}, VARIABLE)
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> Disk:
-        text = environ.get(VARIABLE)
-        if not text:
-            return cls()
-        number, _, when = text.partition(":")
-        if when not in ("before", "after"):
-            raise ValueError(f"{VARIABLE}: unknown moment '{when}'; known: before, after")
-        return cls(fault_at=int(number), fault_after=when == "after")
+        return cls(Deaths(environ, VARIABLE))
 
     def make_dir(self, path: Path) -> None:
-        self._change(lambda: path.mkdir(parents=True, exist_ok=True))
+        self._deaths.at(lambda: path.mkdir(parents=True, exist_ok=True))
 
     def create(self, path: Path, *, direct: bool = False) -> int:
         """A new file to write; with `direct` past the page cache, where the file system has that."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         if direct:
             try:
-                return self._change(lambda: os.open(path, flags | os.O_DIRECT, 0o644))
+                return self._deaths.at(lambda: os.open(path, flags | os.O_DIRECT, 0o644))
             except OSError:
                 pass  # tmpfs and some network file systems refuse; if it is something else, so does the next line
-        return self._change(lambda: os.open(path, flags, 0o644))
+        return self._deaths.at(lambda: os.open(path, flags, 0o644))
 
     def reserve(self, fd: int, size: int) -> None:
         """Room for the whole file, so that a full disk is known before anything is written."""
         try:
-            self._change(lambda: os.posix_fallocate(fd, 0, size))
+            self._deaths.at(lambda: os.posix_fallocate(fd, 0, size))
         except OSError as error:
             if error.errno not in _NOT_SUPPORTED:
                 raise
@@ -61,11 +49,11 @@ class Disk:
     def write(self, fd: int, data: memoryview, offset: int) -> None:
         while data:
             # Bound now: the loop goes on before a lambda would look.
-            written = self._change(lambda data=data, offset=offset: os.pwrite(fd, data, offset))  # type: ignore[misc]
+            written = self._deaths.at(lambda data=data, offset=offset: os.pwrite(fd, data, offset))  # type: ignore[misc]
             data, offset = data[written:], offset + written
 
     def sync(self, fd: int) -> None:
-        self._change(lambda: os.fsync(fd))
+        self._deaths.at(lambda: os.fsync(fd))
 
     def sync_dir(self, path: Path) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
@@ -86,10 +74,10 @@ class Disk:
         self.rename(temporary, path)
 
     def rename(self, path: Path, to: Path) -> None:
-        self._change(lambda: os.rename(path, to))
+        self._deaths.at(lambda: os.rename(path, to))
 
     def remove(self, path: Path) -> None:
-        self._change(lambda: path.unlink(missing_ok=True))
+        self._deaths.at(lambda: path.unlink(missing_ok=True))
 
     def remove_dir(self, path: Path) -> None:
         """With all that is in it. A folder that is gone already, or is going by another hand, is fine."""
@@ -99,21 +87,9 @@ class Disk:
                     self.remove_dir(entry)
                 else:
                     self.remove(entry)
-            self._change(path.rmdir)
+            self._deaths.at(path.rmdir)
         except FileNotFoundError:
             pass
-
-    def _change(self, act: Callable[[], Result]) -> Result:
-        if self._fault_at is None:
-            return act()
-        with self._lock:  # one at a time, so that N means the same every time
-            self._changes += 1
-            if self._changes >= self._fault_at and not self._fault_after:
-                os.kill(os.getpid(), signal.SIGKILL)
-            result = act()
-            if self._changes >= self._fault_at:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return result
 
 
 _NOT_SUPPORTED = frozenset((22, 38, 95))  # EINVAL, ENOSYS, EOPNOTSUPP

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import threading
+import time
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
@@ -191,9 +192,9 @@ class Feed(Iterator[Batch]):
         self._thread = threading.Thread(
             target=_fill, args=(self._ready, source, copy, state), name="windlass-loader", daemon=True
         )
+        _at_work[self._thread] = self._ready
         self._thread.start()
         weakref.finalize(self, self._ready.close).atexit = False
-        _open_feeds.add(self)
 
     def __next__(self) -> Batch:
         with waiting().measured(self._device):
@@ -311,13 +312,19 @@ def _each_tensor(batch: Any, do: Callable[[Tensor], None]) -> None:
             _each_tensor(part, do)
 
 
-_open_feeds: weakref.WeakSet[Feed[Any]] = weakref.WeakSet()
+# Threads and not feeds: a thread goes on for a while when its feed is dropped. It is known for as long as it runs.
+_at_work: weakref.WeakKeyDictionary[threading.Thread, _Ready] = weakref.WeakKeyDictionary()
 
 
-def _close_all() -> None:
-    # A thread that still works with the device while the interpreter goes away ends the process with a crash.
-    for feed in list(_open_feeds):
-        feed.close()
+def _end_all() -> None:
+    """A thread that still works with tensors or the device while the interpreter goes away ends the process with a
+    crash. The end of a source counts as work: it may be the last that knows the model, which goes away with it."""
+    running = [(thread, ready) for thread, ready in list(_at_work.items()) if thread.is_alive()]
+    for _, ready in running:
+        ready.close()
+    deadline = time.monotonic() + _PATIENCE_AT_EXIT_S
+    for thread, _ in running:
+        thread.join(max(0.0, deadline - time.monotonic()))
 
 
-atexit.register(_close_all)
+atexit.register(_end_all)

@@ -111,6 +111,31 @@ def test_a_process_that_ends_in_the_middle_of_its_data_ends() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "4.0\n", "")
 
 
+def test_a_process_that_ends_waits_for_the_end_of_a_source_that_nobody_reads_any_more() -> None:
+    """Tensors let go of the interpreter's lock, and a thread that asks for it again while the interpreter ends takes
+    the whole process with it: the last that knows a model may be its source."""
+    script = """
+import time
+import torch
+from windlass import job
+
+def source():
+    try:
+        while True:
+            yield torch.zeros(4)
+    finally:
+        began = time.monotonic()
+        while time.monotonic() - began < 0.5:
+            torch.zeros(4) + 1
+        print("the source has ended", flush=True)
+
+for batch in job.loader(source(), device="cpu"):
+    break
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "the source has ended\n"), done.stderr
+
+
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_waiting_is_counted(prefetch: int) -> None:
     def slow() -> Iterator[int]:

@@ -47,6 +47,7 @@ class NodeShare:
     cpus: float
     memory_bytes: int
     gpu_indices: tuple[int, ...] = ()
+    gpu_part: float = 1.0  # of each of these GPUs; less where several runs share one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

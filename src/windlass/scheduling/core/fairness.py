@@ -1,0 +1,175 @@
+"""Whose turn it is between projects: what each holds and has used, as its dominant share of the cluster over its
+weight, level by level of the tree of projects. And what is guaranteed to it, and what it may not exceed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+from windlass.scheduling.core.types import NodeState, Project, Want
+
+Amount = tuple[float, float, float]  # GPUs, CPUs, bytes
+
+
+def accrue(usage: float, share: float, seconds: float, half_life_s: float) -> float:
+    """Usage after so long with this dominant share: what is old fades, what is new is added."""
+    fade = math.exp2(-seconds / half_life_s)
+    return usage * fade + share * (1.0 - fade) * half_life_s / math.log(2)
+
+
+def usual_share(project: Project, now: float, half_life_s: float) -> float:
+    """The dominant share that it had on average, over about a half-life."""
+    fade = math.exp2(-max(0.0, now - project.usage_at) / half_life_s)
+    return project.usage * fade * math.log(2) / half_life_s
+
+
+def capacity(nodes: Iterable[NodeState]) -> Amount:
+    gpus = cpus = memory = 0.0
+    for node in nodes:
+        gpus += node.gpus
+        cpus += node.cpus
+        memory += node.memory_bytes
+    return gpus, cpus, memory
+
+
+def dominant_share(amount: Amount, whole: Amount) -> float:
+    return max((part / all_of_it for part, all_of_it in zip(amount, whole, strict=True) if all_of_it), default=0.0)
+
+
+class Account:
+    """A project, or the root above all, with what it and those below it hold."""
+
+    __slots__ = (
+        "by_type",
+        "cpus",
+        "gpus",
+        "limit",
+        "memory",
+        "name",
+        "parent",
+        "path",
+        "quota",
+        "runs",
+        "used",
+        "weight",
+    )
+
+    def __init__(self, name: str, parent: Account | None, project: Project | None, used: float) -> None:
+        self.name = name
+        self.parent = parent
+        self.path: tuple[Account, ...] = (self, *parent.path) if parent is not None else (self,)
+        self.weight = project.weight if project is not None else 1.0
+        self.quota: Mapping[str, float] = project.quota if project is not None else {}
+        self.limit: Mapping[str, float] = project.limit if project is not None else {}
+        self.used = used
+        self.gpus = self.cpus = self.memory = 0.0
+        self.runs = 0
+        self.by_type: dict[str, float] = {}
+
+    def holds(self, resource: str) -> float:
+        if resource == "gpu":
+            return self.gpus
+        if resource == "cpu":
+            return self.cpus
+        if resource == "memory":
+            return self.memory
+        if resource == "runs":
+            return self.runs
+        return self.by_type.get(resource, 0.0)
+
+
+class Accounts:
+    """Of all projects that have runs or are named; and of users, where they have limits."""
+
+    def __init__(self, projects: Iterable[Project], nodes: Iterable[NodeState], now: float, half_life_s: float) -> None:
+        self._projects = {project.name: project for project in projects}
+        self._now = now
+        self._half_life_s = half_life_s
+        whole = capacity(nodes)
+        # What the cluster has not got is no share of it.
+        self._gpus, self._cpus, self._memory = (amount or math.inf for amount in whole)
+        self.root = Account("", None, None, 0.0)
+        self._by_name: dict[str, Account] = {}
+        for name in self._projects:
+            self.of(name)
+        self.has_quotas = any(project.quota for project in self._projects.values())
+        self.has_limits = any(project.limit for project in self._projects.values())
+
+    def of(self, name: str) -> Account:
+        account = self._by_name.get(name)
+        return account if account is not None else self._open(name, frozenset())
+
+    def _open(self, name: str, below: frozenset[str]) -> Account:
+        project = self._projects.get(name)
+        parent = self.root
+        above = project.parent if project is not None else None
+        if above is not None and above in self._projects and above not in below and above != name:
+            known = self._by_name.get(above)
+            parent = known if known is not None else self._open(above, below | {name})
+        used = usual_share(project, self._now, self._half_life_s) if project is not None else 0.0
+        account = self._by_name[name] = Account(name, parent, project, 0.0)
+        for each in account.path:
+            each.used += used
+        return account
+
+    def score(self, account: Account) -> float:
+        """Smaller is sooner: what it holds and what it usually held, by weight."""
+        gpus, cpus, memory = account.gpus / self._gpus, account.cpus / self._cpus, account.memory / self._memory
+        held = gpus if gpus > cpus else cpus
+        if memory > held:
+            held = memory
+        return (held + account.used) / account.weight
+
+    def charge(self, account: Account, want: Want, gpu_type: str | None, nodes: int, sign: int = 1) -> None:
+        gpus, cpus, memory = want.gpus * nodes * sign, want.cpus * nodes * sign, want.memory_bytes * nodes * sign
+        resource = f"gpu:{gpu_type}" if gpu_type and gpus else None
+        for each in account.path:
+            each.gpus += gpus
+            each.cpus += cpus
+            each.memory += memory
+            each.runs += sign
+            if resource is not None:
+                each.by_type[resource] = each.by_type.get(resource, 0.0) + gpus
+
+
+def needs(want: Want, resource: str, nodes: int) -> float:
+    if resource == "gpu":
+        return want.gpus * nodes
+    if resource == "cpu":
+        return want.cpus * nodes
+    if resource == "memory":
+        return want.memory_bytes * nodes
+    if resource == "runs":
+        return 1
+    return want.gpus * nodes if want.gpu_type is not None and resource == f"gpu:{want.gpu_type}" else 0.0
+
+
+_EPSILON = 1e-9
+
+
+def is_within(account: Account, amounts: Mapping[str, float], want: Want, nodes: int) -> bool:
+    """Whether what it holds stays within these amounts with a run of this want."""
+    return all(
+        not (more := needs(want, resource, nodes)) or account.holds(resource) + more <= most + _EPSILON
+        for resource, most in amounts.items()
+    )
+
+
+def is_covered(account: Account, want: Want, nodes: int) -> bool:
+    """Whether the quota of the project, or of one above it, guarantees this run its room. A quota that names nothing
+    that the run needs guarantees it nothing."""
+    return any(
+        each.quota
+        and any(resource != "runs" and needs(want, resource, nodes) for resource in each.quota)
+        and is_within(each, each.quota, want, nodes)
+        for each in account.path
+    )
+
+
+def exceeded(account: Account, want: Want, nodes: int) -> Account | None:
+    """The project whose limit this run would pass."""
+    for each in account.path:
+        if each.limit and not is_within(each, each.limit, want, nodes):
+            return each
+    return None

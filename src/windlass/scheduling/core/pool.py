@@ -1,0 +1,368 @@
+"""What is left of the nodes while one pass hands it out: kept by room, so that a run finds its place without looking at
+every node. Amounts are whole numbers here (thousandths of CPUs and of shared GPUs): taking and giving back is exact.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from windlass.core.resources import NodeShare, Placement
+from windlass.scheduling.core.shapes import Form
+from windlass.scheduling.core.types import Health, NodeState
+
+Room = tuple[int, int, int]  # GPUs, thousandths of CPUs, bytes
+WHOLE = 1000  # a GPU, in thousandths
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Nodes that suit the same wants. Cheap ones first, and those without GPUs before those with."""
+
+    health: Health
+    price_per_hour: float
+    gpus: int
+    engine: str
+    gpu_type: str
+    spot: bool
+    labels: frozenset[str]
+
+    def suits(self, form: Form) -> bool:
+        want = form.want
+        return (
+            form.gpus <= self.gpus
+            and (want.engines is None or self.engine in want.engines)
+            and (want.gpu_type is None or not want.gpus or want.gpu_type == self.gpu_type)
+            and (want.spot_ok or not self.spot)
+            and want.labels <= self.labels
+        )
+
+
+class Pool:
+    """Nodes are known by their place in the order of engine, topology and name: those that are near have places that
+    are near."""
+
+    def __init__(self, nodes: Iterable[NodeState]) -> None:
+        self.nodes = sorted((node for node in nodes if node.health is not Health.CLOSED), key=_place)
+        self.at = {(node.engine, node.name): place for place, node in enumerate(self.nodes)}
+        self.cpus = [milli(node.cpus) for node in self.nodes]
+        self.memory = [node.memory_bytes for node in self.nodes]
+        self.gpus = [(1 << node.gpus) - 1 for node in self.nodes]  # a bit for each that is wholly free
+        self.kinds, self.kind_at = _kinds(self.nodes)
+        self._sizes: list[Counter[tuple[int, int]]] = [Counter() for _ in self.kinds]  # CPUs and memory of idle nodes
+        for place, kind in enumerate(self.kind_at):
+            self._sizes[kind][self.cpus[place], self.memory[place]] += 1
+        self._rooms: list[dict[Room, list[int]]] = []
+        self._keys: list[list[Room]] = []
+        # By kind: (place, GPU) -> thousandths left, if any.
+        self._parts: list[dict[tuple[int, int], int]] = [{} for _ in self.kinds]
+        self._shared: dict[tuple[int, int], int] = {}  # (place, GPU) -> thousandths held, of GPUs that are shared
+        self._levels = _levels(self.nodes)
+
+    def able(self, form: Form, kind: int) -> int:
+        """How many nodes of a kind could hold a share if they were idle."""
+        sizes = self._sizes[kind]
+        return sum(count for (cpus, memory), count in sizes.items() if form.cpus <= cpus and form.memory <= memory)
+
+    def arrange(self) -> None:
+        """After everything that runs is held, and before anything is taken."""
+        self._rooms = [{} for _ in self.kinds]
+        for place, kind in enumerate(self.kind_at):
+            self._rooms[kind].setdefault(self.room(place), []).append(place)
+        self._keys = [sorted(rooms) for rooms in self._rooms]
+
+    def room(self, place: int) -> Room:
+        return self.gpus[place].bit_count(), self.cpus[place], self.memory[place]
+
+    def hold(self, placement: Placement) -> None:
+        """What a live attempt has. Only before `arrange`."""
+        engine = placement.engine
+        for share in placement.shares:
+            place = self.at.get((engine, share.node))
+            if place is None:
+                continue
+            self.cpus[place] -= milli(share.cpus)
+            self.memory[place] -= share.memory_bytes
+            if share.gpu_part < 1.0:
+                self._hold_part(place, share)
+            elif share.gpu_indices:
+                self.gpus[place] = without(self.gpus[place], share.gpu_indices)
+
+    def _hold_part(self, place: int, share: NodeShare) -> None:
+        parts = self._parts[self.kind_at[place]]
+        for gpu in share.gpu_indices:
+            key = (place, gpu)
+            self.gpus[place] &= ~(1 << gpu)
+            held = self._shared.get(key, 0) + milli(share.gpu_part)
+            self._shared[key] = held
+            parts[key] = WHOLE - held
+            if held >= WHOLE:
+                del parts[key]
+
+    def find(self, form: Form, most: int) -> list[int] | None:
+        """Places for a gang of as many nodes as it wants, up to `most`; None if it has no room as a whole."""
+        if form.part:
+            return self._find_parts(form)
+        for kinds in form.groups:
+            if form.nodes == 1 and most == 1:
+                place = self._first(form, kinds)
+                if place is not None:
+                    return [place]
+                continue
+            fitting = self.fitting(form, kinds)
+            if len(fitting) >= form.nodes:
+                return self._tight(fitting, min(most, len(fitting)))
+        return None
+
+    def _first(self, form: Form, kinds: Sequence[int]) -> int | None:
+        """Best fit: the fullest node that has room, so that large holes stay whole."""
+        cpus, memory = form.cpus, form.memory
+        for kind in kinds:
+            keys = self._keys[kind]
+            for at in range(bisect_left(keys, (form.gpus,)), len(keys)):
+                key = keys[at]
+                if key[1] >= cpus and key[2] >= memory:
+                    return self._rooms[kind][key][0]
+        return None
+
+    def fitting(self, form: Form, kinds: Sequence[int]) -> list[int]:
+        """All places with room for one share, in order."""
+        cpus, memory = form.cpus, form.memory
+        found: list[list[int]] = []
+        for kind in kinds:
+            keys, rooms = self._keys[kind], self._rooms[kind]
+            for at in range(bisect_left(keys, (form.gpus,)), len(keys)):
+                key = keys[at]
+                if key[1] >= cpus and key[2] >= memory:
+                    found.append(rooms[key])
+        if len(found) == 1:
+            return found[0]
+        merged = [place for places in found for place in places]
+        merged.sort()
+        return merged
+
+    def _find_parts(self, form: Form) -> list[int] | None:
+        """Shared GPUs that have just enough left come first, then whole ones are opened."""
+        for kinds in form.groups:
+            places: list[int] = []
+            for _, place, _ in sorted(
+                (left, place, gpu)
+                for kind in kinds
+                for (place, gpu), left in self._parts[kind].items()
+                if left >= form.part and self.cpus[place] >= form.cpus and self.memory[place] >= form.memory
+            ):
+                if place not in places:
+                    places.append(place)
+                if len(places) == form.nodes:
+                    return places
+            opened = self.fitting(form, kinds)
+            fullest = sorted((place for place in opened if place not in places), key=self.room)
+            places += fullest[: form.nodes - len(places)]
+            if len(places) == form.nodes:
+                return places
+        return None
+
+    def _tight(self, fitting: list[int], count: int) -> list[int]:
+        """The nearest together, in the part of the cluster that has the least room beyond."""
+        below: list[tuple[int, int]] | None = None
+        for level in self._levels:
+            best: tuple[int, int] | None = None
+            for low, high in level:
+                if high - low < count:
+                    continue
+                start = bisect_left(fitting, low)
+                end = bisect_left(fitting, high, start)
+                if end - start >= count and (best is None or end - start < best[1] - best[0]):
+                    best = (start, end)
+                    if end - start == count:
+                        break
+            if best is not None:
+                return self._spread(fitting[best[0] : best[1]], count, below)
+            below = level
+        return self._spread(fitting, count, below)
+
+    def _spread(self, places: list[int], count: int, below: list[tuple[int, int]] | None) -> list[int]:
+        """`count` of these: over as few parts of the level below as possible; within one, the fullest first."""
+        if len(places) == count:
+            return places.copy()
+        if below is None:
+            return sorted(places, key=self.room)[:count]
+        parts = []
+        for low, high in below:
+            start = bisect_left(places, low)
+            end = bisect_left(places, high, start)
+            if end > start:
+                parts.append((start - end, start, end))
+        parts.sort()
+        chosen: list[int] = []
+        for _, start, end in parts:
+            chosen += places[start:end]
+            if len(chosen) >= count:
+                break
+        return chosen[:count]
+
+    def take(self, place: int, form: Form) -> NodeShare:
+        self.remove(place)
+        self.cpus[place] -= form.cpus
+        self.memory[place] -= form.memory
+        indices: tuple[int, ...] = ()
+        part = 1.0
+        if form.part:
+            indices, part = (self._take_part(place, form.part),), form.want.gpus
+        elif form.gpus:
+            indices, self.gpus[place] = pick(self.gpus[place], form.gpus)
+        self.add(place)
+        return NodeShare(
+            node=self.nodes[place].name,
+            cpus=form.want.cpus,
+            memory_bytes=form.memory,
+            gpu_indices=indices,
+            gpu_part=part,
+        )
+
+    def _take_part(self, place: int, part: int) -> int:
+        parts = self._parts[self.kind_at[place]]
+        open_here = [(left, gpu) for (at, gpu), left in parts.items() if at == place and left >= part]
+        if open_here:
+            left, gpu = min(open_here)
+        else:
+            (gpu,), self.gpus[place] = pick(self.gpus[place], 1)
+            left = WHOLE
+        key = (place, gpu)
+        self._shared[key] = WHOLE - left + part
+        parts[key] = left - part
+        if left == part:
+            del parts[key]
+        return gpu
+
+    def remove(self, place: int) -> None:
+        kind, room = self.kind_at[place], self.room(place)
+        alike = self._rooms[kind][room]
+        if len(alike) == 1:
+            del self._rooms[kind][room]
+            keys = self._keys[kind]
+            del keys[bisect_left(keys, room)]
+        else:
+            del alike[bisect_left(alike, place)]
+
+    def add(self, place: int) -> None:
+        kind, room = self.kind_at[place], self.room(place)
+        alike = self._rooms[kind].get(room)
+        if alike is None:
+            self._rooms[kind][room] = [place]
+            insort(self._keys[kind], room)
+        else:
+            insort(alike, place)
+
+
+def milli(amount: float) -> int:
+    return round(amount * WHOLE)
+
+
+def without(free: int, indices: tuple[int, ...]) -> int:
+    """Beside the load of others a node may offer fewer GPUs than are held: it is their number that counts then."""
+    held = 0
+    for index in indices:
+        held |= 1 << index
+    beyond = (held & ~free).bit_count()
+    free &= ~held
+    for _ in range(min(beyond, free.bit_count())):
+        free &= ~(1 << (free.bit_length() - 1))
+    return free
+
+
+@lru_cache(maxsize=65536)
+def pick(free: int, count: int) -> tuple[tuple[int, ...], int]:
+    """Which GPUs of those that are free, and what is left. Neighbours are linked best: an aligned block of 2, 4 or 8 if
+    there is one, the one that breaks the smallest larger block; otherwise the first."""
+    width = 1 << (count - 1).bit_length()
+    blocks = [
+        (_broken(free, start, width), start)
+        for start in range(0, free.bit_length(), width)
+        if ((free >> start) & ((1 << width) - 1)).bit_count() >= count
+    ]
+    rest = free
+    if blocks:
+        _, start = min(blocks)
+        rest = free >> start << start
+    chosen = []
+    for _ in range(count):
+        low = rest & -rest
+        chosen.append(low.bit_length() - 1)
+        rest ^= low
+    for index in chosen:
+        free ^= 1 << index
+    return tuple(chosen), free
+
+
+def _broken(free: int, start: int, width: int) -> int:
+    """How many GPUs are free in the blocks around."""
+    around = 0
+    for wide in (width, 2 * width, 4 * width):
+        begin = start // wide * wide
+        around = around * 64 + ((free >> begin) & ((1 << wide) - 1)).bit_count()
+    return around
+
+
+def _place(node: NodeState) -> tuple[str, tuple[str, ...], str]:
+    return node.engine, node.topology, node.name
+
+
+def _kinds(nodes: Sequence[NodeState]) -> tuple[list[Kind], list[int]]:
+    found: dict[Kind, list[int]] = {}
+    by_node: list[Kind] = []
+    known: dict[tuple[object, ...], Kind] = {}
+    for node in nodes:
+        key = (node.engine, node.gpus, node.gpu_type, node.spot, node.price_per_hour, node.labels, node.health)
+        kind = known.get(key)
+        if kind is None:
+            kind = known[key] = Kind(
+                health=node.health,
+                price_per_hour=node.price_per_hour,
+                gpus=node.gpus,
+                engine=node.engine,
+                gpu_type=node.gpu_type or "",
+                spot=node.spot,
+                labels=node.labels,
+            )
+            found[kind] = []
+        by_node.append(kind)
+    kinds = sorted(found, key=_kind_order)
+    number = {kind: at for at, kind in enumerate(kinds)}
+    return kinds, [number[kind] for kind in by_node]
+
+
+def _kind_order(kind: Kind) -> tuple[object, ...]:
+    return (
+        kind.health is not Health.SOUND,
+        kind.gpus > 0,
+        kind.price_per_hour,
+        kind.gpus,
+        kind.engine,
+        kind.gpu_type,
+        not kind.spot,
+        sorted(kind.labels),
+    )
+
+
+def _levels(nodes: Sequence[NodeState]) -> list[list[tuple[int, int]]]:
+    """For each level of the topology, the nearest first, the ranges of places that share it. A gang is within one
+    engine already, so that the whole needs no level."""
+    depth = max((len(node.topology) for node in nodes), default=0)
+    levels = []
+    for level in range(depth, 0, -1):
+        ranges: list[tuple[int, int]] = []
+        start = 0
+        for place in range(1, len(nodes) + 1):
+            if place == len(nodes) or _part(nodes[place], level) != _part(nodes[start], level):
+                ranges.append((start, place))
+                start = place
+        levels.append(ranges)
+    return levels
+
+
+def _part(node: NodeState, level: int) -> tuple[str, tuple[str, ...]]:
+    return node.engine, node.topology[:level]

@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.scheduling.core.clusters import GB, node, policy, running, share, snapshot, started, waiting, want
+from windlass.scheduling.core.decide import decide
+from windlass.scheduling.core.types import Health, Project
+
+
+def test_priority_comes_first_then_what_was_served_least_then_time() -> None:
+    runs = [
+        waiting("served", served=100),
+        waiting("late", queued_at=2),
+        waiting("early", queued_at=1),
+        waiting("high", priority=5, queued_at=3),
+    ]
+    assert started(snapshot(runs, [node("a", gpus=8)])) == ["high", "early", "late", "served"]
+
+
+def test_a_gang_gets_all_its_nodes_or_none() -> None:
+    gang = waiting("gang", want(gpus=8, nodes=2))
+    assert started(snapshot([gang], [node("a", gpus=8)])) == []
+    [start] = decide(snapshot([gang], [node("a", gpus=8), node("b", gpus=8)]), policy(), 0).starts
+    assert [share.node for share in start.placement.shares] == ["a", "b"]
+    assert all(share.gpu_indices == tuple(range(8)) for share in start.placement.shares)
+
+
+def test_a_gang_stays_within_one_engine() -> None:
+    gang = waiting("gang", want(gpus=8, nodes=2))
+    assert started(snapshot([gang], [node("a", engine="x"), node("b", engine="y")])) == []
+
+
+def test_the_fullest_node_that_has_room_is_taken() -> None:
+    held = running("r", share("b", gpus=6))
+    [start] = decide(snapshot([waiting("w")], [node("a"), node("b")], running=[held]), policy(), 0).starts
+    assert start.placement.shares[0].node == "b"
+
+
+def test_a_gang_is_packed_into_the_nearest_part_that_holds_it_with_the_least_beyond() -> None:
+    nodes = [node(f"wide{at}", topology=("zone", "switch1")) for at in range(4)]
+    nodes += [node(f"near{at}", topology=("zone", "switch2")) for at in range(3)]
+    nodes += [node(f"far{at}", topology=("zone2", f"switch{at}")) for at in range(3, 5)]
+    [start] = decide(snapshot([waiting("gang", want(gpus=8, nodes=3))], nodes), policy(), 0).starts
+    assert {share.node for share in start.placement.shares} == {"near0", "near1", "near2"}
+    [start] = decide(snapshot([waiting("gang", want(gpus=8, nodes=6))], nodes), policy(), 0).starts
+    assert all(not share.node.startswith("far") for share in start.placement.shares)
+
+
+def test_types_of_gpus_are_taken_in_order_of_preference() -> None:
+    nodes = [node("a", gpu_type="a100"), node("h", gpu_type="h100")]
+    both = (want(gpus=8, gpu_type="h100"), want(gpus=8, gpu_type="a100"))
+    first, second = decide(snapshot([waiting("1", *both), waiting("2", *both)], nodes), policy(), 0).starts
+    assert (first.placement.shares[0].node, second.placement.shares[0].node) == ("h", "a")
+    assert second.want.gpu_type == "a100"
+
+
+def test_a_gang_is_of_one_type_of_gpu_where_one_has_enough() -> None:
+    nodes = [node("a1", gpu_type="a100"), node("b1", gpu_type="h100"), node("b2", gpu_type="h100")]
+    [start] = decide(snapshot([waiting("gang", want(gpus=8, nodes=2))], nodes), policy(), 0).starts
+    assert [share.node for share in start.placement.shares] == ["b1", "b2"]
+    [start] = decide(snapshot([waiting("gang", want(gpus=8, nodes=3))], nodes), policy(), 0).starts
+    assert len(start.placement.shares) == 3
+
+
+def test_parts_of_gpus_share_one() -> None:
+    halves = [waiting(str(at), want(gpus=0.5)) for at in range(3)]
+    starts = decide(snapshot(halves, [node("a", gpus=2)]), policy(), 0).starts
+    assert [start.placement.shares[0].gpu_indices for start in starts] == [(0,), (0,), (1,)]
+    assert all(start.placement.shares[0].gpu_part == 0.5 for start in starts)
+    held = running("r", share("a", gpus=1, part=0.75), wants=want(gpus=0.75))
+    starts = decide(
+        snapshot([*halves, waiting("4", want(gpus=0.25))], [node("a", gpus=2)], running=[held]), policy(), 0
+    )
+    assert [start.placement.shares[0].gpu_indices for start in starts.starts] == [(1,), (1,), (0,)]
+
+
+def test_what_runs_without_gpus_keeps_off_nodes_that_have_them() -> None:
+    nodes = [node("a", gpus=8), node("c", gpus=0)]
+    [start] = decide(snapshot([waiting("cpu", want(gpus=0, cpus=4))], nodes), policy(), 0).starts
+    assert start.placement.shares[0].node == "c"
+
+
+def test_labels_spot_engines_and_memory_are_honoured() -> None:
+    nodes = [node("a", labels=frozenset({"disk=fast"})), node("s", spot=True)]
+    assert started(snapshot([waiting("w", want(labels=frozenset({"disk=slow"})))], nodes)) == []
+    assert started(snapshot([waiting("w", want(engines=frozenset({"y"})))], nodes)) == []
+    assert started(snapshot([waiting("w", want(memory_bytes=65 * GB))], nodes)) == []
+    eight = [waiting(str(at), want(gpus=8, spot_ok=False)) for at in range(2)]
+    assert started(snapshot(eight, nodes)) == ["0"]
+
+
+@pytest.mark.parametrize(("health", "expected"), [(Health.DOUBTED, "b"), (Health.CLOSED, "b")])
+def test_nodes_that_are_set_aside_are_avoided(health: Health, expected: str) -> None:
+    nodes = [node("a", health=health), node("b")]
+    runs = [waiting(str(at), want(gpus=8)) for at in range(2)]
+    [start] = decide(snapshot(runs, nodes), policy(), 0).starts
+    assert start.placement.shares[0].node == expected
+
+
+def test_a_doubted_node_is_used_by_those_who_could_not_run_otherwise() -> None:
+    nodes = [node("a", health=Health.DOUBTED), node("b")]
+    assert started(snapshot([waiting("gang", want(gpus=8, nodes=2))], nodes)) == ["gang"]
+    nodes = [node("a", health=Health.CLOSED), node("b")]
+    assert started(snapshot([waiting("gang", want(gpus=8, nodes=2))], nodes)) == []
+
+
+def test_projects_get_what_their_weights_say() -> None:
+    runs = [waiting(f"{project}{at}", project=project) for project in "abc" for at in range(12)]
+    projects = [Project(name="a", weight=3), Project(name="b", weight=2), Project(name="c")]
+    got = [run_id[0] for run_id in started(snapshot(runs, [node("n", gpus=12, cpus=96)], projects=projects))]
+    assert [got.count(project) for project in "abc"] == [6, 4, 2]
+
+
+def test_projects_below_others_share_what_those_get() -> None:
+    runs = [waiting(f"{project}{at}", project=project) for project in "abc" for at in range(12)]
+    projects = [Project(name="top"), Project(name="a", parent="top"), Project(name="b", parent="top")]
+    got = [run_id[0] for run_id in started(snapshot(runs, [node("n", gpus=12, cpus=96)], projects=projects))]
+    assert [got.count(project) for project in "abc"] == [3, 3, 6]
+
+
+def test_who_used_much_lately_comes_later() -> None:
+    week = 7 * 24 * 3600.0
+    projects = [Project(name="a", usage=0.5 * week, usage_at=0), Project(name="b")]
+    runs = [waiting(f"{project}{at}", project=project) for project in "ab" for at in range(8)]
+    got = [run_id[0] for run_id in started(snapshot(runs, [node("n")], projects=projects))]
+    assert got.count("b") > got.count("a") > 0
+    later = decide(snapshot(runs, [node("n")], projects=projects), policy(), 20 * week).starts
+    assert len([start for start in later if start.run_id.startswith("a")]) == 4
+
+
+def test_nobody_passes_the_limit_of_a_project_or_of_one_above_it() -> None:
+    projects = [Project(name="top", limit={"gpu": 6}), Project(name="a", parent="top", limit={"gpu:h100": 2})]
+    runs = [waiting(f"h{at}", want(gpu_type="h100"), project="a") for at in range(4)]
+    runs += [waiting(f"o{at}", want(gpus=1), project="a") for at in range(8)]
+    got = started(snapshot(runs, [node("n", gpu_type="h100")], projects=projects))
+    assert len([run_id for run_id in got if run_id[0] == "h"]) == 2
+    assert len(got) == 6

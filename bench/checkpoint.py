@@ -31,6 +31,7 @@ from windlass.job.checkpoint.folder import list_saved
 
 _CHUNK = 8 << 20
 _TENSOR_BYTES = 16 << 20
+_TOKENS = 32 * 1024  # a step on a GPU
 
 
 class Training:
@@ -43,12 +44,16 @@ class Training:
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
         for parameter in self.model.parameters():
             parameter.grad = torch.randn_like(parameter)
-        self.factor = torch.randn(1024, 1024, device=device)
+        # As many products as a forward and a backward pass make: 6 operations for every parameter and token, of a batch
+        # that a GPU of that size takes, or of hardly any on a CPU. Then the update.
+        side, dtype = (8192, torch.bfloat16) if device.type == "cuda" else (1024, torch.float32)
+        parameters = count * _TENSOR_BYTES // 4
+        self.products = round(6 * parameters * _TOKENS / (2 * side**3)) if device.type == "cuda" else 4
+        self.factor = torch.randn(side, side, device=device, dtype=dtype)
         self.step()
 
     def step(self) -> None:
-        # Some products, as a forward and a backward pass would make, then the update.
-        for _ in range(400 if self.device.type == "cuda" else 4):
+        for _ in range(self.products):
             self.factor = (self.factor @ self.factor).clamp_(-1, 1)
         self.optimizer.step()
 
@@ -259,6 +264,9 @@ def measure(report: Report, folder: Path, *, gb: float, rounds: int, steps: int,
         report.figures["stall_vs_dcp_async"] = Figure(value=ours_s / async_s, target=0.05, better="lower")
         report.figures["stall_vs_torch_save"] = Figure(value=ours_s / plain_s, target=0.02, better="lower")
         if device.type == "cuda":
+            report.figures["stall_beside_vs_dcp_async"] = Figure(
+                value=stalls["windlass, beside"] / async_s, target=0.05, better="lower"
+            )
             copy_s = min(pinned_copy(training) for _ in range(3))
             report.figures["stall_vs_pinned_copy"] = Figure(value=ours_s / copy_s, target=2.0, better="lower")
             stalls["pinned copy alone"] = calls["pinned copy alone"] = copy_s

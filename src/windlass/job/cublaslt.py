@@ -1,29 +1,35 @@
-"""Products of bf16 matrices whose last stage is GELU or its derivative, by the cuBLASLt that torch brings along.
+"""Products of bf16 matrices by the cuBLASLt that torch brings along, each in the way that is fastest here.
 
-Torch offers the plain product and then a pass over its result; cuBLASLt does both while the result is still in
-registers. Nothing is built or installed for it: the library is in the process already, and is called as it is.
+Torch takes the library's first guess of a way, which is up to a fifth slower than its best; here they are timed when a
+shape is first seen. And where GELU or its derivative follows, torch makes another pass over the result, which cuBLASLt
+does while that is still in registers. Nothing is built or installed: the library is in the process already.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 _BF16, _FP32, _COMPUTE_FP32 = 14, 0, 68  # cudaDataType, cublasComputeType_t
-_TRANSPOSE_A, _EPILOGUE, _AUX_POINTER, _AUX_STRIDE = 3, 7, 11, 12  # cublasLtMatmulDescAttributes_t
+_TRANSPOSE_A, _TRANSPOSE_B, _EPILOGUE, _AUX_POINTER, _AUX_STRIDE = 3, 4, 7, 11, 12  # cublasLtMatmulDescAttributes_t
 _MOST_WORKSPACE = 1  # cublasLtMatmulPreferenceAttributes_t
 _WORKSPACE_BYTES = 64 << 20  # what NVIDIA recommends for Hopper is half of it
 _CANDIDATES = 8
 _TURNS = 3
 _ALIGNED = 8  # elements: 16 bytes
 
+T = TypeVar("T")
+
 
 class Epilogue(IntEnum):
+    NONE = 1
     GELU_AUX = 160  # writes gelu(product), and the product itself beside it
     DGELU = 192  # reads what went into the GELU and multiplies the product with the derivative there
 
@@ -38,64 +44,130 @@ class _Heuristic(ctypes.Structure):
     )
 
 
+class _Shape(NamedTuple):
+    """As the library sees it, which counts columns first: what are rows here are columns there, and `a` is `b`."""
+
+    columns: int
+    rows: int
+    inner: int
+    transpose_a: bool
+    transpose_b: bool = False
+    epilogue: Epilogue = Epilogue.NONE
+
+
 def usable(x: Tensor, weight: Tensor) -> bool:
     """Whether these can be multiplied here: bf16 on a GPU where it has been tried, sizes that fit 16-byte accesses."""
     return (
         x.is_cuda
         and x.dtype == weight.dtype == torch.bfloat16
         and torch.cuda.get_device_capability(x.device) >= (9, 0)
-        and all(size % _ALIGNED == 0 for size in weight.shape)
+        and all(size % _ALIGNED == 0 for size in (*x.shape, *weight.shape))
         and _library() is not None
     )
+
+
+def multiply(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """`a @ b`; either may be the transpose of a contiguous matrix. `out` is contiguous."""
+    (rows, inner), columns = a.shape, b.shape[1]
+    a, a_turned = _as_it_lies(a)
+    b, b_turned = _as_it_lies(b)
+    result = a.new_empty(rows, columns) if out is None else out
+    _product(_Shape(columns, rows, inner, b_turned, a_turned), a.device).run(b, a, result, None)
+    return result
 
 
 def linear_gelu(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """`gelu(x @ weight.T)` and `x @ weight.T`, for contiguous x[rows, in] and weight[out, in]."""
     (rows, inner), columns = x.shape, weight.shape[0]
-    result, before = x.new_empty(rows, columns), x.new_empty(rows, columns)
-    product = _product(columns, rows, inner, Epilogue.GELU_AUX, x.device)
-    product.run(weight, x, result, before)
-    return result, before
+    shape = _Shape(columns, rows, inner, transpose_a=True, epilogue=Epilogue.GELU_AUX)
+
+    def at_once() -> tuple[Tensor, Tensor]:
+        result, before = x.new_empty(rows, columns), x.new_empty(rows, columns)
+        _product(shape, x.device).run(weight, x, result, before)
+        return result, before
+
+    def one_by_one() -> tuple[Tensor, Tensor]:
+        before = multiply(x, weight.t())
+        return functional.gelu(before, approximate="tanh"), before
+
+    return _by(shape, x.device, at_once, one_by_one)
 
 
 def product_dgelu(gradient: Tensor, weight: Tensor, before: Tensor) -> Tensor:
     """`(gradient @ weight) * gelu'(before)`, for contiguous gradient[rows, in], weight[in, out], before[rows, out]."""
     (rows, inner), columns = gradient.shape, weight.shape[1]
-    result = gradient.new_empty(rows, columns)
-    product = _product(columns, rows, inner, Epilogue.DGELU, gradient.device)
-    product.run(weight, gradient, result, before)
-    return result
+    shape = _Shape(columns, rows, inner, transpose_a=False, epilogue=Epilogue.DGELU)
+
+    def at_once() -> Tensor:
+        result = gradient.new_empty(rows, columns)
+        _product(shape, gradient.device).run(weight, gradient, result, before)
+        return result
+
+    def one_by_one() -> Tensor:
+        result: Tensor = torch.ops.aten.gelu_backward(multiply(gradient, weight), before, approximate="tanh")
+        return result
+
+    return _by(shape, gradient.device, at_once, one_by_one)
+
+
+def _by(shape: _Shape, device: torch.device, at_once: Callable[[], T], one_by_one: Callable[[], T]) -> T:
+    """Not every shape has a good way to do it at once: half the speed of the product alone has been seen."""
+    chosen = _at_once.get((shape, device))
+    if chosen is None:
+        chosen = _at_once[shape, device] = _fastest([at_once, one_by_one]) == 0
+    return at_once() if chosen else one_by_one()
+
+
+_at_once: dict[tuple[_Shape, torch.device], bool] = {}
+
+
+def _fastest(ways: Sequence[Callable[[], Any]]) -> int:
+    """Which of these takes the GPU the least time. In turns, since the clock of a GPU that warms up falls meanwhile."""
+    turns = [[_time(way) for way in ways] for _ in range(_TURNS)]
+    times = [min(of_one) for of_one in zip(*turns, strict=True)]
+    return times.index(min(times))
+
+
+def _time(way: Callable[[], Any]) -> float:
+    began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    way()
+    began.record()
+    for _ in range(4):
+        way()
+    ended.record()
+    ended.synchronize()
+    return float(began.elapsed_time(ended))
 
 
 class _Product:
-    """One shape. The library counts columns first, so what are rows here are columns there, and the other way round."""
-
-    def __init__(self, columns: int, rows: int, inner: int, epilogue: Epilogue, device: torch.device) -> None:
+    def __init__(self, shape: _Shape, device: torch.device) -> None:
         library = _library()
         assert library is not None
         self._library: Any = library
+        self._shape = shape
         self._description = ctypes.c_void_p()
         self._call("MatmulDescCreate", ctypes.byref(self._description), _COMPUTE_FP32, _FP32)
-        transposed = epilogue is Epilogue.GELU_AUX
-        self._set(_TRANSPOSE_A, ctypes.c_int32(1 if transposed else 0))
-        self._set(_EPILOGUE, ctypes.c_int32(epilogue))
-        self._set(_AUX_STRIDE, ctypes.c_int64(columns))
-        self._a = self._layout(inner, columns) if transposed else self._layout(columns, inner)
-        self._b, self._d = self._layout(inner, rows), self._layout(columns, rows)
+        self._set(_TRANSPOSE_A, ctypes.c_int32(shape.transpose_a))
+        self._set(_TRANSPOSE_B, ctypes.c_int32(shape.transpose_b))
+        self._set(_EPILOGUE, ctypes.c_int32(shape.epilogue))
+        if shape.epilogue is not Epilogue.NONE:
+            self._set(_AUX_STRIDE, ctypes.c_int64(shape.columns))
+            self._set(_AUX_POINTER, ctypes.c_void_p(256))  # any that is aligned; the real one comes with each call
+        self._a = self._layout(shape.columns, shape.inner, turned=shape.transpose_a)
+        self._b = self._layout(shape.inner, shape.rows, turned=shape.transpose_b)
+        self._d = self._layout(shape.columns, shape.rows)
         self._candidates = self._ask(device)
         self._chosen: _Heuristic | None = None
 
-    def run(self, a: Tensor, b: Tensor, d: Tensor, aux: Tensor) -> None:
+    def run(self, a: Tensor, b: Tensor, d: Tensor, aux: Tensor | None) -> None:
         if self._chosen is None:
-            # The library's first guess is up to a fifth slower than its best. In turns, since the clock of a GPU that
-            # warms up falls meanwhile.
-            turns = [[self._time(candidate, a, b, d, aux) for candidate in self._candidates] for _ in range(_TURNS)]
-            times = [min(of_one) for of_one in zip(*turns, strict=True)]
-            self._chosen = self._candidates[times.index(min(times))]
+            ways = [functools.partial(self._launch, candidate, a, b, d, aux) for candidate in self._candidates]
+            self._chosen = self._candidates[_fastest(ways)]
         self._launch(self._chosen, a, b, d, aux)
 
-    def _launch(self, how: _Heuristic, a: Tensor, b: Tensor, d: Tensor, aux: Tensor) -> None:
-        self._set(_AUX_POINTER, ctypes.c_void_p(aux.data_ptr()))
+    def _launch(self, how: _Heuristic, a: Tensor, b: Tensor, d: Tensor, aux: Tensor | None) -> None:
+        if aux is not None:
+            self._set(_AUX_POINTER, ctypes.c_void_p(aux.data_ptr()))
         workspace = torch.empty(how.workspace, dtype=torch.uint8, device=a.device)
         one, zero = ctypes.c_float(1.0), ctypes.c_float(0.0)
         at_a, at_b, at_d = (ctypes.c_void_p(tensor.data_ptr()) for tensor in (a, b, d))
@@ -113,21 +185,10 @@ class _Product:
             ctypes.c_void_p(torch.cuda.current_stream(a.device).cuda_stream),
         )
 
-    def _time(self, candidate: _Heuristic, *tensors: Tensor) -> float:
-        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        self._launch(candidate, *tensors)
-        began.record()
-        for _ in range(4):
-            self._launch(candidate, *tensors)
-        ended.record()
-        ended.synchronize()
-        return float(began.elapsed_time(ended))
-
     def _ask(self, device: torch.device) -> list[_Heuristic]:
         preference, workspace = ctypes.c_void_p(), ctypes.c_size_t(_WORKSPACE_BYTES)
         self._call("MatmulPreferenceCreate", ctypes.byref(preference))
         self._call("MatmulPreferenceSetAttribute", preference, _MOST_WORKSPACE, ctypes.byref(workspace), 8)
-        self._set(_AUX_POINTER, ctypes.c_void_p(256))  # any that is aligned; the real one comes with each call
         found, count = (_Heuristic * _CANDIDATES)(), ctypes.c_int()
         layouts = (self._a, self._b, self._d, self._d)
         with torch.cuda.device(device):
@@ -138,11 +199,13 @@ class _Product:
             )
         self._call("MatmulPreferenceDestroy", preference)
         if not count.value:
-            raise RuntimeError(f"cuBLASLt knows no way to multiply {layouts} with {self._description}")
+            raise RuntimeError(f"cuBLASLt knows no way to multiply {self._shape}")
         return list(found[: count.value])
 
-    def _layout(self, rows: int, columns: int) -> ctypes.c_void_p:
+    def _layout(self, rows: int, columns: int, *, turned: bool = False) -> ctypes.c_void_p:
         layout = ctypes.c_void_p()
+        if turned:
+            rows, columns = columns, rows
         sizes = (ctypes.c_uint64(rows), ctypes.c_uint64(columns), ctypes.c_int64(rows))
         self._call("MatrixLayoutCreate", ctypes.byref(layout), _BF16, *sizes)
         return layout
@@ -157,9 +220,16 @@ class _Product:
             raise RuntimeError(f"cublasLt{name} failed with status {status}")
 
 
-@functools.lru_cache(maxsize=64)
-def _product(columns: int, rows: int, inner: int, epilogue: Epilogue, device: torch.device) -> _Product:
-    return _Product(columns, rows, inner, epilogue, device)
+@functools.lru_cache(maxsize=256)
+def _product(shape: _Shape, device: torch.device) -> _Product:
+    return _Product(shape, device)
+
+
+def _as_it_lies(matrix: Tensor) -> tuple[Tensor, bool]:
+    """The same memory as a contiguous matrix, and whether that is the transpose of what was given."""
+    if matrix.t().is_contiguous() and not matrix.is_contiguous():
+        return matrix.t(), True
+    return matrix.contiguous(), False
 
 
 def _handle() -> ctypes.c_void_p:

@@ -1,8 +1,9 @@
 """Linear layers whose products are in 8 bits: `apply_fp8`.
 
-States and weights are e4m3; gradients, which need range more than digits, are e5m2. Each tensor is divided by what
-makes its largest element of that moment the type's largest. Sums are longer, results are bf16, and the weights
-themselves stay as they are: the optimizer never sees 8 bits.
+States, weights and gradients are e4m3, each row (or column) divided by what makes its largest element the type's
+largest, so that one outlier costs its own row digits, not all. The product for the weight's gradient, which sums over
+all rows and would need them divided the other way too, stays in 16 bits. Sums are longer, results are bf16, and the
+weights themselves stay as they are: the optimizer never sees 8 bits.
 """
 
 from __future__ import annotations
@@ -13,89 +14,69 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-STATES, GRADIENTS = torch.float8_e4m3fn, torch.float8_e5m2
+from windlass.job.layers import narrowed, plain_linears, replace_linears
+
+LOW = torch.float8_e4m3fn
 _ALIGNED = 16  # elements: what the matrix units take at once
 _SMALLEST = 2.0**-100  # of a scale: a tensor of zeros has one too
 
 
 def apply_fp8(blocks: Iterable[nn.Module]) -> None:
     """Give the linear layers in `blocks` products in 8 bits, those that can have them. Parameters and names stay."""
-    for parent, name, layer in list(_layers(blocks)):
-        with torch.device("meta"):
-            low = Fp8Linear(layer.in_features, layer.out_features, bias=layer.bias is not None)
-        low.weight, low.bias = layer.weight, layer.bias
-        setattr(parent, name, low)
+    replace_linears(blocks, Fp8Linear, _fits)
 
 
 def has_layers(blocks: Iterable[nn.Module]) -> bool:
     """Whether `apply_fp8` would change anything."""
-    return any(True for _ in _layers(blocks))
+    return any(True for _ in plain_linears(blocks, _fits))
 
 
 class Fp8Linear(nn.Linear):
     def forward(self, input: Tensor) -> Tensor:
-        rows = input.flatten(0, -2)
+        rows = narrowed(input).flatten(0, -2)
         if rows.shape[0] % _ALIGNED:
-            return super().forward(input)  # the rows are what the product for the weight's gradient sums over
-        out: Tensor = _Product.apply(rows, self.weight)  # type: ignore[no-untyped-call]
+            return super().forward(input)
+        out: Tensor = _Product.apply(rows, self.weight.to(rows.dtype))  # type: ignore[no-untyped-call]
         if self.bias is not None:
             out = out + self.bias.to(out.dtype)
         return out.view(*input.shape[:-1], -1)
 
 
-def scaled(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """`x` in `dtype`, and what to multiply that with to have `x` again. Not a number stays not a number."""
-    most = torch.finfo(dtype).max
-    scale = (x.abs().amax().float() / most).clamp(min=_SMALLEST)
-    return _divided(x, scale, dtype), scale
+def scaled(x: Tensor) -> tuple[Tensor, Tensor]:
+    """`x` in 8 bits, and what to multiply each row of that with to have `x` again. What is no number stays none."""
+    most = torch.finfo(LOW).max
+    scale = (x.abs().amax(dim=1, keepdim=True).float() / most).clamp(min=_SMALLEST)
+    return (x.float() / scale).clamp(-most, most).to(LOW).contiguous(), scale
 
 
 class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
-        x8, x_scale = scaled(x, STATES)
-        w8, w_scale = scaled(weight, STATES)
-        # The weight as it is and not in 8 bits, which would be a second copy of the model between the two passes; where
-        # weights are sharded, this one is gone meanwhile.
-        ctx.save_for_backward(x8, x_scale, weight, w_scale)
-        ctx.dtype = x.dtype
-        return _multiply(x8, x_scale, w8.t(), w_scale, fast=True)
+        # As they are and not in 8 bits: so the weight's gradient wants them, and a sharded weight is gone meanwhile.
+        ctx.save_for_backward(x, weight)
+        return _multiply(x, weight.t(), fast=True)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        x8, x_scale, weight, w_scale = ctx.saved_tensors
-        g8, g_scale = scaled(gradients[0], GRADIENTS)
+        x, weight = ctx.saved_tensors
+        gradient = gradients[0].contiguous()
         d_x = d_weight = None
         if ctx.needs_input_grad[0]:
-            w8 = _divided(weight, w_scale, STATES)
-            d_x = _multiply(g8, g_scale, _by_columns(w8), w_scale, fast=False).to(ctx.dtype)
+            d_x = _multiply(gradient, weight, fast=False).to(x.dtype)
         if ctx.needs_input_grad[1]:
-            product = _multiply(g8.t().contiguous(), g_scale, _by_columns(x8), x_scale, fast=False)
-            d_weight = product.to(weight.dtype)
+            d_weight = torch.ops.windlass.product(gradient.to(x.dtype).t(), x).to(weight.dtype)
         return d_x, d_weight
 
 
-def _divided(x: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
-    most = torch.finfo(dtype).max
-    return (x.contiguous().float() / scale).clamp(-most, most).to(dtype)
-
-
-def _multiply(a: Tensor, a_scale: Tensor, b: Tensor, b_scale: Tensor, *, fast: bool) -> Tensor:
-    """Rows of `a` with columns of `b`, each lying in one piece: the only order that Hopper's 8-bit units know.
+def _multiply(a: Tensor, b: Tensor, *, fast: bool) -> Tensor:
+    """`a @ b`, by rows of `a` and columns of `b`, each lying in one piece: the only order that Hopper's units know.
 
     `fast`: sums are kept with fewer digits, which gradients would notice.
     """
-    return torch._scaled_mm(a, b, a_scale, b_scale, out_dtype=torch.bfloat16, use_fast_accum=fast)
+    a8, a_scale = scaled(a)
+    b8, b_scale = scaled(b.t())
+    return torch._scaled_mm(a8, b8.t(), a_scale, b_scale.t(), out_dtype=torch.bfloat16, use_fast_accum=fast)
 
 
-def _by_columns(x: Tensor) -> Tensor:
-    return x.t().contiguous().t()
-
-
-def _layers(blocks: Iterable[nn.Module]) -> Iterable[tuple[nn.Module, str, nn.Linear]]:
-    for block in blocks:
-        for parent in block.modules():
-            for name, layer in parent.named_children():
-                # Of this very class: what a subclass does with its weight is not known.
-                if type(layer) is nn.Linear and not (layer.in_features % _ALIGNED or layer.out_features % _ALIGNED):
-                    yield parent, name, layer
+def _fits(layer: nn.Linear) -> bool:
+    return not (layer.in_features % _ALIGNED or layer.out_features % _ALIGNED)

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from windlass.job.products import multiply
+
 IGNORED = -100  # the target of positions that do not count, as torch has it
 ROWS = 32768  # positions at a time: 3.3 GB of logits in bf16 with 50,304 words; half as many cost 1% of a small model
 
@@ -45,13 +47,13 @@ class _LinearCrossEntropy(torch.autograd.Function):
         losses = []
         with torch.autocast(states.device.type, enabled=False):
             for part in parts:
-                logits = states[part] @ narrow.t()
+                logits = multiply(states[part], narrow.t())
                 losses.append(_cross_entropy_of(logits.device.type)(logits, targets[part], ignore))
                 d_logits = logits  # it has taken their place
                 if d_states is not None:
-                    torch.mm(d_logits, narrow, out=d_states[part])
+                    multiply(d_logits, narrow, out=d_states[part])
                 if by_weight:
-                    product = d_logits.t() @ states[part]
+                    product = multiply(d_logits.t(), states[part])
                     # The products of several parts are summed in fp32.
                     d_weight = product if len(parts) == 1 else _sum(d_weight, product)
                 del logits, d_logits

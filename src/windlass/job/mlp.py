@@ -11,10 +11,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from windlass.job import cublaslt
-from windlass.job.parallel.precision import narrowed
+from windlass.job.layers import narrowed
+from windlass.job.products import FastLinear, takes
 
 
 def gelu_mlp(x: Tensor, up: Tensor, down: Tensor) -> Tensor:
@@ -26,13 +26,11 @@ def gelu_mlp(x: Tensor, up: Tensor, down: Tensor) -> Tensor:
 
 def fuses(x: Tensor, up: nn.Linear, down: nn.Linear) -> bool:
     """Whether `gelu_mlp` may take the place of these layers: plain ones without biases, in bf16 on a GPU, and whole."""
-    if not x.is_cuda or not all(_is_plain(layer) for layer in (up, down)):
-        return False
-    return (torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype) == torch.bfloat16
+    return all(_is_plain(layer) and takes(x, layer) for layer in (up, down))
 
 
 def _is_plain(layer: nn.Linear) -> bool:
-    return type(layer) is nn.Linear and not isinstance(layer.weight, DTensor) and layer.bias is None
+    return type(layer) in (nn.Linear, FastLinear) and layer.bias is None
 
 
 class _GeluMlp(torch.autograd.Function):
@@ -40,7 +38,7 @@ class _GeluMlp(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, up: Tensor, down: Tensor) -> Tensor:
         middle, before = torch.ops.windlass.linear_gelu(x, up)
         ctx.save_for_backward(x, up, down, middle, before)
-        out: Tensor = middle @ down.t()
+        out: Tensor = torch.ops.windlass.product(middle, down.t())
         return out
 
     @staticmethod
@@ -48,7 +46,8 @@ class _GeluMlp(torch.autograd.Function):
         x, up, down, middle, before = ctx.saved_tensors
         gradient = gradients[0].contiguous()
         d_before: Tensor = torch.ops.windlass.product_dgelu(gradient, down, before)
-        return d_before @ up, d_before.t() @ x, gradient.t() @ middle
+        product = torch.ops.windlass.product
+        return product(d_before, up), product(d_before.t(), x), product(gradient.t(), middle)
 
 
 # As operators, which torch's compiler takes as they are.

@@ -29,6 +29,7 @@ from windlass.job.parallel.stages import check_stages, cut_stage, stages_of
 from windlass.job.parallel.tensor import apply_tensor, check_tensor
 from windlass.job.parallel.units import blocks_of, split_of
 from windlass.job.process import Process, init
+from windlass.job.products import apply_fastest
 from windlass.job.session import session
 
 
@@ -106,6 +107,8 @@ class Parallel:
             apply_tensor(part, self.split, self.mesh["tensor"], sequence=plan.sequence)
         if plan.precision is Precision.FP8:
             apply_fp8(blocks)
+        elif plan.precision is Precision.BF16 and plan.compile and self.device.type == "cuda":
+            apply_fastest(blocks)
         apply_recompute(blocks, plan.activation_checkpoint)
         if plan.compile:
             _compile(part, blocks, plan)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from windlass.core.plan import InvalidPlan, Plan, Precision
 from windlass.job.fp8 import has_layers
@@ -32,12 +32,6 @@ def compute_dtype(precision: Precision) -> torch.dtype | None:
 def autocast(precision: Precision, device: torch.device) -> contextlib.AbstractContextManager[Any]:
     dtype = compute_dtype(precision)
     return contextlib.nullcontext() if dtype is None else torch.autocast(device.type, dtype)
-
-
-def narrowed(x: Tensor) -> Tensor:
-    """In the type that autocast computes with, where that is on."""
-    kind = x.device.type
-    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
 
 
 def check_precision(plan: Plan, blocks: Iterable[nn.Module], device: torch.device) -> None:

@@ -39,6 +39,7 @@ def _kept() -> frozenset[Any]:
         ("aten", "addmm"),
         ("aten", "bmm"),
         ("aten", "_scaled_mm"),
+        ("windlass", "product"),
         ("aten", "_scaled_dot_product_efficient_attention"),
         ("aten", "_scaled_dot_product_flash_attention"),
         ("aten", "_scaled_dot_product_flash_attention_for_cpu"),

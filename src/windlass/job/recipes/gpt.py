@@ -27,10 +27,10 @@ from windlass.core.plan import ModelShape, Plan, Precision
 from windlass.job import mlp
 from windlass.job.adamw import NarrowAdamW, narrow_weights
 from windlass.job.flops import multiplied_parameters, training_flops_per_token
+from windlass.job.layers import narrowed
 from windlass.job.losses import linear_cross_entropy
 from windlass.job.parallel.optimizer import Optimizer
 from windlass.job.parallel.parallelize import Parallel, cross_entropy
-from windlass.job.parallel.precision import narrowed
 from windlass.job.parallel.split import Cut, Split
 from windlass.job.rotary import Rotary
 from windlass.job.schedule import warm_cosine

@@ -1,0 +1,102 @@
+"""Linear layers with the fastest products: the same values and gradients as the usual ones, however matrices lie."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from windlass.job import cublaslt, products  # noqa: E402
+from windlass.job.layers import plain_linears  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+nn = torch.nn
+needs_gpu = pytest.mark.skipif(
+    not torch.cuda.is_available() or torch.cuda.get_device_capability() < (9, 0), reason="needs a GPU (Hopper or later)"
+)
+
+
+def _outcome(layer: nn.Linear, x: torch.Tensor) -> list[torch.Tensor]:
+    inputs = x.clone().requires_grad_()
+    out = layer(inputs)
+    weights = 1 + torch.rand(out.shape, generator=torch.Generator().manual_seed(1)).bfloat16()  # sums far from zero
+    return [out.detach(), *torch.autograd.grad(out, (inputs, *layer.parameters()), weights.to(out))]
+
+
+def _twins(*, bias: bool, device: str, dtype: torch.dtype) -> tuple[nn.Linear, nn.Linear]:
+    torch.manual_seed(0)
+    usual = nn.Linear(64, 48, bias=bias, device=device, dtype=dtype)
+    fast = products.FastLinear(64, 48, bias=bias, device=device, dtype=dtype)
+    fast.load_state_dict(usual.state_dict())
+    return usual, fast
+
+
+def test_layers_in_blocks_change_and_their_parameters_stay() -> None:
+    class Own(nn.Linear):
+        pass
+
+    block = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Sequential(Own(16, 8), nn.Linear(8, 8, bias=False)))
+    before = dict(block.named_parameters())
+    products.apply_fastest([block])
+    assert [type(layer) for layer in (block[0], block[2][0], block[2][1])] == [
+        products.FastLinear,
+        Own,
+        products.FastLinear,
+    ]
+    assert all(parameter is before[name] for name, parameter in block.named_parameters())
+    assert not list(plain_linears([block], lambda _: True))
+
+
+@pytest.mark.parametrize("bias", [False, True], ids=["plain", "bias"])
+def test_on_a_cpu_it_is_the_usual_layer(bias: bool) -> None:
+    usual, fast = _twins(bias=bias, device="cpu", dtype=torch.float32)
+    x = torch.randn(3, 8, 64)
+    torch.testing.assert_close(_outcome(fast, x), _outcome(usual, x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("turned", [False, True], ids=["as it lies", "turned"])
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's compiler does it
+def test_the_function_and_its_gradients(turned: bool) -> None:
+    x = torch.randn(8, 16, dtype=torch.float64)
+    x = (x.t().contiguous().t() if turned else x).requires_grad_()
+    weight = torch.randn(24, 16, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(products._Linear.apply, (x, weight))
+    compiled = torch.compile(products._Linear.apply, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x, weight), x @ weight.t())
+
+
+def test_a_weight_that_is_not_trained_gets_no_gradient() -> None:
+    x, weight = torch.randn(8, 16, requires_grad=True), torch.randn(24, 16)
+    products._Linear.apply(x, weight).sum().backward()
+    assert x.grad is not None
+    assert weight.grad is None
+
+
+@needs_gpu
+@pytest.mark.parametrize("a_turned", [False, True])
+@pytest.mark.parametrize("b_turned", [False, True])
+def test_cublaslt_multiplies_matrices_however_they_lie(a_turned: bool, b_turned: bool) -> None:
+    torch.manual_seed(0)
+    shapes = [(64, 128) if a_turned else (128, 64), (256, 64) if b_turned else (64, 256)]
+    a, b = (torch.randn(shape, device="cuda", dtype=torch.bfloat16) for shape in shapes)
+    a, b = a.t() if a_turned else a, b.t() if b_turned else b
+    assert cublaslt.usable(a, b)
+    out = torch.full((128, 256), torch.nan, device="cuda", dtype=torch.bfloat16)
+    exact = a.double() @ b.double()
+    for found in (cublaslt.multiply(a, b), cublaslt.multiply(a, b, out=out), out):
+        assert (found.double() - exact).norm() <= 0.01 * exact.norm()
+
+
+@needs_gpu
+@pytest.mark.filterwarnings("ignore")  # of torch's own, when it meets a GPU and in its compiler
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("bias", [False, True], ids=["plain", "bias"])
+def test_on_a_gpu_values_are_as_close_as_bf16_is(bias: bool, compiled: bool) -> None:
+    usual, fast = _twins(bias=bias, device="cuda", dtype=torch.bfloat16)
+    x = torch.randn(4, 16, 64, device="cuda", dtype=torch.bfloat16)
+    exact = _outcome(usual.double(), x.double())
+    if compiled:
+        fast.forward = torch.compile(fast.forward, fullgraph=True)
+    for ours, exactly in zip(_outcome(fast, x), exact, strict=True):
+        assert (ours.double() - exactly).norm() <= 0.01 * exactly.norm()

@@ -2,109 +2,132 @@
 
 from __future__ import annotations
 
-from heapq import heapify, heappop, heapreplace
+from collections.abc import Sequence
 
-from windlass.core.resources import Placement
-from windlass.scheduling.core.fairness import Account, Accounts, exceeded
-from windlass.scheduling.core.order import Queue, queues
-from windlass.scheduling.core.pool import Pool
+from windlass.scheduling.core.elastic import grow
+from windlass.scheduling.core.fairness import Account
+from windlass.scheduling.core.order import Queue, find_starving, queues
 from windlass.scheduling.core.shapes import Form, Shape
-from windlass.scheduling.core.types import Decisions, Policy, Snapshot, Start, Waiting, Want
+from windlass.scheduling.core.table import Table
+from windlass.scheduling.core.turns import Turns
+from windlass.scheduling.core.types import Decisions, Policy, Reservation, Snapshot, Waiting
 
 
 def decide(snapshot: Snapshot, policy: Policy, now: float) -> Decisions:
-    return _Pass(snapshot, policy, now).decide()
+    return _Pass(Table(snapshot, policy, now)).decide()
 
 
 class _Pass:
-    def __init__(self, snapshot: Snapshot, policy: Policy, now: float) -> None:
-        self._snapshot = snapshot
-        self._policy = policy
-        self._now = now
-        self._pool = Pool(snapshot.nodes)
-        self._accounts = Accounts(snapshot.projects, self._pool.nodes, now, policy.half_life_s)
-        for run in snapshot.running:
-            self._pool.hold(run.placement)
-            self._accounts.charge(
-                self._accounts.of(run.project), run.want, run.want.gpu_type, len(run.placement.shares)
-            )
-        self._pool.arrange()
-        self._shapes: dict[tuple[Want, ...], Shape] = {}
-        self._shape_of: dict[int, Shape] = {}  # by identity of wants
-        self._starts: list[Start] = []
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._policy = table.policy
+        self._done: set[str] = set()  # runs that had their turn out of turn
+        self._reserved: set[Shape] = set()
+        self._tries = 2 * table.policy.reservations
         self._is_over = False
 
     def decide(self) -> Decisions:
-        for level in queues(self._snapshot, self._policy, self._now):
-            self._serve(level)
-        return Decisions(starts=tuple(self._starts))
+        table, policy = self._table, self._policy
+        self._serve_starving()
+        levels = queues(table.snapshot, policy, table.now)
+        if table.accounts.has_quotas:
+            for level in levels:
+                self._serve_guaranteed(level)
+        for level in levels:
+            self._serve(level, covered_only=False)
+        resizes = [*table.resizes, *grow(table)]
+        reservations = []
+        for kept in table.keeper.kept if table.has_keeper else ():
+            nodes = [table.pool.nodes[place] for place in kept.places]
+            names = tuple(node.name for node in nodes)
+            reservations.append(Reservation(run_id=kept.run_id, at=kept.at, engine=nodes[0].engine, nodes=names))
+        return Decisions(
+            starts=tuple(table.starts.values()),
+            stops=tuple(table.stops),
+            resizes=tuple(resizes),
+            reservations=tuple(reservations),
+        )
 
-    def _serve(self, level: dict[str, Queue]) -> None:
-        """Runs of one priority: always the next run of the project that has the least of what it should have."""
-        heaps: dict[Account, list[tuple[float, str, Account]]] = {}
-        leaves = {self._accounts.of(name): queue for name, queue in level.items()}
-        for each in {each for leaf in leaves for each in leaf.path[:-1]}:
-            assert each.parent is not None
-            heaps.setdefault(each.parent, []).append((self._accounts.score(each), each.name, each))
-        for siblings in heaps.values():
-            heapify(siblings)
-        root = heaps.get(self._accounts.root, [])
-        while root and not self._is_over:
-            account = root[0][2]
-            # A project that has runs of its own and projects below it serves its own first.
-            while account not in leaves or leaves[account].is_empty:
-                account = heaps[account][0][2]
-            self._advance(leaves[account], account)
-            self._settle(account, leaves, heaps)
+    def _serve_starving(self) -> None:
+        """The first of them that could run at all."""
+        for run in find_starving(self._table.snapshot, self._policy, self._table.now):
+            shape = self._table.shape(run)
+            if not shape.is_possible:
+                continue
+            account = self._table.accounts.of(run.project)
+            if self._consider(run, shape, Queue([]), account, covered_only=False):
+                self._done.add(run.run_id)
+            return
 
-    def _settle(
-        self, account: Account, leaves: dict[Account, Queue], heaps: dict[Account, list[tuple[float, str, Account]]]
-    ) -> None:
-        """Put an account, which is the first of its siblings, and those above it where they belong now."""
-        for each in account.path[:-1]:
-            assert each.parent is not None
-            is_done = (each not in leaves or leaves[each].is_empty) and not heaps.get(each)
-            if is_done:
-                heappop(heaps[each.parent])
-            else:
-                heapreplace(heaps[each.parent], (self._accounts.score(each), each.name, each))
+    def _serve_guaranteed(self, level: dict[str, Queue]) -> None:
+        """What quotas cover comes before what is borrowed, whatever its priority."""
+        of = self._table.accounts.of
+        covered = {name: queue for name, queue in level.items() if any(each.quota for each in of(name).path)}
+        self._serve(covered, covered_only=True)
+        for queue in covered.values():
+            queue.rewind()
 
-    def _advance(self, queue: Queue, account: Account) -> None:
+    def _serve(self, level: dict[str, Queue], *, covered_only: bool) -> None:
+        turns = Turns(self._table.accounts, level, self._table.share_of)
+        while not self._is_over and (turn := turns.next()) is not None:
+            account, queue = turn
+            self._advance(queue, account, covered_only=covered_only)
+            turns.settle(account)
+
+    def _advance(self, queue: Queue, account: Account, *, covered_only: bool) -> None:
         """Until one of its runs has got something, or none is left."""
-        shape_of = self._shape_of
+        shape_of, done, settled = self._table.shape_of, self._done, queue.settled
         while (run := queue.next()) is not None:
-            shape = shape_of.get(id(run.wants)) or self._shape(run)
-            if shape.is_blocked:
+            shape = shape_of.get(id(run.wants)) or self._table.shape(run)
+            if shape in settled and (run.longest_s is None or not self._table.has_keeper):
                 continue
-            if self._start(run, shape, account):
-                return
-            if not self._policy.backfill:
+            if run.run_id in done or not shape.is_possible:
+                continue
+            if covered_only and (shape in queue.uncovered or not self._table.is_covered(shape, account)):
+                queue.uncovered.add(shape)
+                queue.defer(run)
+                continue
+            has_some = self._consider(run, shape, queue, account, covered_only=covered_only)
+            if not self._policy.backfill and run.run_id not in self._table.starts:
                 self._is_over = True
+            if has_some or self._is_over:
                 return
 
-    def _shape(self, run: Waiting) -> Shape:
-        shape = self._shapes.get(run.wants)
-        if shape is None:
-            shape = self._shapes[run.wants] = Shape(run.wants, self._pool)
-            shape.is_blocked = not shape.is_possible
-        self._shape_of[id(run.wants)] = shape
-        return shape
-
-    def _start(self, run: Waiting, shape: Shape, account: Account) -> bool:
-        is_held_back = False
-        for form in shape.forms:
-            if self._accounts.has_limits and exceeded(account, form.want, form.nodes):
-                is_held_back = True
-                continue
-            places = self._pool.find(form, form.nodes)
-            if places is not None:
-                self._place(run, form, places, account)
-                return True
-        shape.is_blocked = not is_held_back
+    def _consider(self, run: Waiting, shape: Shape, queue: Queue, account: Account, *, covered_only: bool) -> bool:
+        """Whether it gets something: a start, the room of those who make room for it, or a reservation."""
+        table = self._table
+        forms = table.allowed(run, shape, account, covered_only=covered_only)
+        if not forms:
+            if not table.has_user_limits:
+                queue.settled.add(shape)
+            return False
+        if shape in queue.settled:
+            return self._borrow(run, shape, forms, account)
+        if (
+            (not shape.is_blocked and table.start(run, shape, forms, account))
+            or self._borrow(run, shape, forms, account)
+            or table.make_room(run, shape, forms, account, covered_only=covered_only)
+            or self._reserve(run, shape, forms, account)
+        ):
+            # One that has waited too long is in its queue twice.
+            if run.queued_at <= table.now - self._policy.ageing_s:
+                self._done.add(run.run_id)
+            return True
+        queue.settled.add(shape)
         return False
 
-    def _place(self, run: Waiting, form: Form, places: list[int], account: Account) -> None:
-        engine = self._pool.nodes[places[0]].engine
-        shares = tuple(self._pool.take(place, form) for place in places)
-        self._starts.append(Start(run_id=run.run_id, want=form.want, placement=Placement(engine=engine, shares=shares)))
-        self._accounts.charge(account, form.want, form.want.gpu_type, len(places))
+    def _borrow(self, run: Waiting, shape: Shape, forms: Sequence[Form], account: Account) -> bool:
+        """What is over before a reserved start does not delay it."""
+        if run.longest_s is None or not self._table.has_keeper:
+            return False
+        return self._table.start_in_kept(run, shape, forms, account, self._table.now + run.longest_s)
+
+    def _reserve(self, run: Waiting, shape: Shape, forms: Sequence[Form], account: Account) -> bool:
+        """Once for each shape: more of the same are behind it anyway."""
+        if shape in self._reserved or len(self._reserved) >= self._policy.reservations or not self._tries:
+            return False
+        self._tries -= 1
+        if not self._table.reserve(run, forms, account):
+            return False
+        self._reserved.add(shape)
+        return True

@@ -113,13 +113,20 @@ class Accounts:
             each.used += used
         return account
 
-    def score(self, account: Account) -> float:
+    def share_of(self, want: Want) -> float:
+        """The dominant share of the cluster that a run takes."""
+        nodes = want.nodes
+        return max(
+            want.gpus * nodes / self._gpus, want.cpus * nodes / self._cpus, want.memory_bytes * nodes / self._memory
+        )
+
+    def score(self, account: Account, ahead: float = 0.0) -> float:
         """Smaller is sooner: what it holds and what it usually held, by weight."""
         gpus, cpus, memory = account.gpus / self._gpus, account.cpus / self._cpus, account.memory / self._memory
         held = gpus if gpus > cpus else cpus
         if memory > held:
             held = memory
-        return (held + account.used) / account.weight
+        return (held + account.used + ahead) / account.weight
 
     def charge(self, account: Account, want: Want, gpu_type: str | None, nodes: int, sign: int = 1) -> None:
         gpus, cpus, memory = want.gpus * nodes * sign, want.cpus * nodes * sign, want.memory_bytes * nodes * sign

@@ -41,6 +41,17 @@ class Kind:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """What of a node is kept for somebody."""
+
+    place: int
+    gpus: int  # bits
+    cpus: int
+    memory: int
+    parts: dict[tuple[int, int], int]
+
+
 class Pool:
     """Nodes are known by their place in the order of engine, topology and name: those that are near have places that
     are near."""
@@ -128,7 +139,7 @@ class Pool:
                     return self._rooms[kind][key][0]
         return None
 
-    def fitting(self, form: Form, kinds: Sequence[int]) -> list[int]:
+    def fitting(self, form: Form, kinds: Iterable[int]) -> list[int]:
         """All places with room for one share, in order."""
         cpus, memory = form.cpus, form.memory
         found: list[list[int]] = []
@@ -237,6 +248,43 @@ class Pool:
         if left == part:
             del parts[key]
         return gpu
+
+    def shared(self, place: int, gpu: int) -> int:
+        """How much of a GPU is held in parts, in thousandths."""
+        return self._shared.get((place, gpu), 0)
+
+    def hide(self, place: int, gpus: int, cpus: int, memory: int) -> Hidden:
+        """Show only so much of a node from now on: the rest is kept for somebody."""
+        self.remove(place)
+        shown = 0
+        if gpus > 0:
+            shown = self.gpus[place] ^ pick(self.gpus[place], gpus)[1]
+        hidden = Hidden(
+            place=place,
+            gpus=self.gpus[place] & ~shown,
+            cpus=self.cpus[place] - cpus,
+            memory=self.memory[place] - memory,
+            parts=self._without_parts(place),
+        )
+        self.gpus[place], self.cpus[place], self.memory[place] = shown, cpus, memory
+        self.add(place)
+        return hidden
+
+    def _without_parts(self, place: int) -> dict[tuple[int, int], int]:
+        parts = self._parts[self.kind_at[place]]
+        here = {key: left for key, left in parts.items() if key[0] == place}
+        for key in here:
+            del parts[key]
+        return here
+
+    def show(self, hidden: Hidden) -> None:
+        place = hidden.place
+        self.remove(place)
+        self.gpus[place] |= hidden.gpus
+        self.cpus[place] += hidden.cpus
+        self.memory[place] += hidden.memory
+        self._parts[self.kind_at[place]].update(hidden.parts)
+        self.add(place)
 
     def remove(self, place: int) -> None:
         kind, room = self.kind_at[place], self.room(place)

@@ -31,10 +31,12 @@ class Form:
 class Shape:
     """All alternatives, in order of preference."""
 
-    __slots__ = ("forms", "is_blocked", "is_possible", "wants")
+    __slots__ = ("forms", "is_blocked", "is_possible", "share", "soon_changes", "wants")
 
     def __init__(self, wants: tuple[Want, ...], pool: Pool) -> None:
         self.wants = wants
+        self.share = 0.0  # dominant, of the cluster
+        self.soon_changes = 0  # when it was last seen that what comes back soon is not enough
         self.is_blocked = False  # there is no room now, and in this pass there will not be
         self.forms = []
         for sound_only in (True, False):

@@ -90,6 +90,7 @@ class Running:
     preemptible: bool = True
     preemptions: int = 0
     stopping: bool = False  # it was warned already: its room comes back soon
+    keeps: Placement | None = None  # of one that is stopping to become smaller or larger: what it goes on with
     ends_at: float | None = None  # as estimated; None: nobody knows
 
     def attained(self, now: float) -> float:
@@ -155,6 +156,7 @@ class Cause(StrEnum):
     PRIORITY = "priority"
     RECLAIM = "reclaim"  # of a guaranteed quota from those who borrowed it
     ORDER = "order"  # within the project
+    ROOM = "room"  # an elastic run had more nodes than it needs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,319 @@
+"""Who makes room for a run that cannot start: only those it is entitled to displace, and of them the set that loses
+least, in GPU-seconds: the work since the last checkpoint and the coming back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from math import fsum
+
+from windlass.scheduling.core.pool import Pool, milli
+from windlass.scheduling.core.releases import Releases
+from windlass.scheduling.core.shapes import Form
+from windlass.scheduling.core.types import Cause, Policy, Running, size
+
+MOST_DOUBLINGS = 10
+BUDGET = 2000  # looks at nodes in one pass: what is not found by then is looked for in the next
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """Of a run that cannot start otherwise."""
+
+    run_id: str
+    project: str
+    priority: int
+    is_covered: bool  # by a guaranteed quota
+    rank: float
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What comes back on one node. `parts`: thousandths of GPUs that are shared, by index."""
+
+    gpus: int
+    cpus: int
+    memory: int
+    parts: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Victim:
+    """A running gang, or, if `share` is given, one node of an elastic one that could go on without it."""
+
+    run: Running
+    lost: float
+    is_covered: bool
+    rank: float
+    pieces: dict[int, Piece]
+    share: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sacrifice:
+    form: Form
+    places: list[int]
+    victims: list[Victim]
+    lost: float
+
+
+def lost_by_stopping(run: Running, now: float) -> float:
+    """GPU-seconds."""
+    since = 0.0 if run.saves_on_notice else now - max(run.started_at, run.saved_at or run.started_at)
+    return (max(0.0, since) + run.restart_s) * size(run.want) * len(run.placement.shares)
+
+
+def protected_until(run: Running, policy: Policy) -> float:
+    """Whoever was stopped before is left alone for longer: that bounds how often."""
+    return run.started_at + policy.min_run_s * 2.0 ** min(run.preemptions, MOST_DOUBLINGS)
+
+
+def entitlement(claim: Claim, victim: Victim, policy: Policy) -> Cause | None:
+    """Those above are entitled: covered by their quota before those that borrow, then by priority; within a project by
+    priority, then by rank, if that is worth what the restart costs. Nobody is above somebody who is above them."""
+    run = victim.run
+    if victim.share is not None and claim.priority >= run.priority:
+        return Cause.ROOM
+    if run.project == claim.project:
+        if claim.priority != run.priority:
+            return Cause.PRIORITY if claim.priority > run.priority else None
+        return Cause.ORDER if is_displaced(claim.rank, victim, policy) else None
+    if claim.is_covered != victim.is_covered:
+        return Cause.RECLAIM if claim.is_covered else None
+    return Cause.PRIORITY if claim.priority > run.priority else None
+
+
+def is_displaced(rank: float, victim: Victim, policy: Policy) -> bool:
+    if policy.index_margin is None:
+        return False
+    run = victim.run
+    restart = run.restart_s * size(run.want) * len(run.placement.shares)
+    return victim.rank > policy.index_margin * rank + restart
+
+
+class Victims:
+    """All that could be stopped now."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        running: Iterable[Running],
+        covered: set[str],
+        ranks: dict[str, float],
+        policy: Policy,
+        now: float,
+    ) -> None:
+        self._pool = pool
+        self._policy = policy
+        self._looks = BUDGET
+        found: list[Victim] = []
+        for run in running:
+            if run.preemptible and not run.stopping and protected_until(run, policy) <= now:
+                found += _victims(run, pool, run.run_id in covered, ranks.get(run.run_id, 0.0), now)
+        found.sort(key=lambda victim: (victim.lost, victim.run.run_id, victim.share or 0))
+        self._found = found
+        self._gone: set[str] = set()  # runs that are stopped or made smaller already
+        self._at: dict[int, list[Victim]] = {}
+        self._lowest: dict[str, int] = {}
+        self._worst: dict[str, Victim] = {}
+        for victim in found:
+            run = victim.run
+            for place in victim.pieces:
+                self._at.setdefault(place, []).append(victim)
+            self._lowest[run.project] = min(run.priority, self._lowest.get(run.project, run.priority))
+            if run.project not in self._worst or victim.rank > self._worst[run.project].rank:
+                self._worst[run.project] = victim
+        self._standing = min(((victim.is_covered, victim.run.priority) for victim in found), default=None)
+        self._has_extra = min((victim.run.priority for victim in found if victim.share is not None), default=None)
+
+    def are_hopeless(self, claim: Claim) -> bool:
+        """Quickly: nobody at all makes room for it."""
+        if self._standing is None or self._looks <= 0:
+            return True
+        if self._has_extra is not None and claim.priority >= self._has_extra:
+            return False
+        if (claim.is_covered, claim.priority) > self._standing:
+            return False
+        worst = self._worst.get(claim.project)
+        return worst is None or not (
+            claim.priority > self._lowest[claim.project] or is_displaced(claim.rank, worst, self._policy)
+        )
+
+    def choose(self, claim: Claim, forms: Iterable[Form], releases: Releases) -> Sacrifice | None:
+        """Of all alternatives the one that costs least; the one that is liked more, if they cost the same."""
+        best: Sacrifice | None = None
+        for form in forms:
+            for group in form.groups:
+                found = self._choose(claim, form, group, releases)
+                if found is not None and (best is None or found.lost < best.lost):
+                    best = found
+        return best
+
+    def stop(self, victims: Iterable[Victim]) -> None:
+        self._gone |= {victim.run.run_id for victim in victims}
+
+    def _choose(self, claim: Claim, form: Form, group: list[int], releases: Releases) -> Sacrifice | None:
+        open_already = releases.fitting_soon(form, group)
+        missing = form.nodes - len(open_already)
+        if missing <= 0:
+            return Sacrifice(form, open_already[: form.nodes], [], 0.0)
+        search = _Search(self._pool, form, releases, self._at)
+        avoided = set(open_already)
+        kinds = set(group)
+        for victim in self._entitled(claim):
+            # A gang may make room on all the nodes that are missing at once.
+            if len(search.costs) >= missing and search.is_settled(missing, victim.lost / missing):
+                break
+            search.allowed.add(victim)
+            for place in victim.pieces:
+                if place not in avoided and self._pool.kind_at[place] in kinds:
+                    self._looks -= 1
+                    search.look(place)
+            if self._looks <= 0:
+                break
+        best: Sacrifice | None = None
+        for spread in (1, missing) if missing > 1 else (1,):
+            if (opened := search.open(missing, spread)) is not None:
+                places, victims = opened
+                lost = fsum(victim.lost for victim in victims)
+                if best is None or lost < best.lost:
+                    best = Sacrifice(form, open_already + places, victims, lost)
+        return best
+
+    def _entitled(self, claim: Claim) -> Iterator[Victim]:
+        for victim in self._found:
+            if victim.run.run_id not in self._gone and entitlement(claim, victim, self._policy) is not None:
+                yield victim
+
+
+class _Search:
+    """Nodes by what it costs to make room on each; that falls on all nodes of a gang once it is chosen."""
+
+    def __init__(self, pool: Pool, form: Form, releases: Releases, at: dict[int, list[Victim]]) -> None:
+        self._pool = pool
+        self._form = form
+        self._releases = releases
+        self._at = at
+        self.allowed: set[Victim] = set()
+        self.chosen: set[Victim] = set()
+        self.costs: dict[int, float] = {}
+        self._spread = 1  # on how many nodes at most what a gang loses counts as shared out
+
+    def look(self, place: int) -> None:
+        found = self._cheapest(place)
+        if found is not None:
+            self.costs[place] = fsum(
+                victim.lost / min(self._spread, len(victim.pieces)) for victim in found if victim not in self.chosen
+            )
+
+    def is_settled(self, missing: int, bound: float) -> bool:
+        """Whether enough nodes cost no more than the next victim alone."""
+        return sum(cost <= bound for cost in self.costs.values()) >= missing
+
+    def open(self, missing: int, spread: int) -> tuple[list[int], list[Victim]] | None:
+        """On as many nodes, the cheapest first. With `spread`, gangs are cheap that are in the way on several."""
+        if len(self.costs) < missing:
+            return None
+        if spread > 1:
+            self._spread = spread
+            self.chosen = set()
+            for place in self.costs:
+                self.look(place)
+        heap = [(cost, place) for place, cost in self.costs.items()]
+        heapify(heap)
+        places: list[int] = []
+        while heap and len(places) < missing:
+            cost, place = heappop(heap)
+            if place in places or cost != self.costs[place]:
+                continue
+            found = self._cheapest(place) or set()
+            places.append(place)
+            for victim in found:
+                if victim not in self.chosen:
+                    self.chosen.add(victim)
+                    for other in victim.pieces:
+                        if other in self.costs and other not in places:
+                            self.look(other)
+                            heappush(heap, (self.costs[other], other))
+        if len(places) < missing:
+            return None
+        return places, self._pruned(places)
+
+    def _pruned(self, places: list[int]) -> list[Victim]:
+        """Without those who are not needed after all, the most costly first."""
+        needed = set(self.chosen)
+        for victim in sorted(self.chosen, key=lambda victim: (-victim.lost, victim.run.run_id, victim.share or 0)):
+            without = needed - {victim}
+            if all(self._fits(place, without) for place in victim.pieces if place in places):
+                needed = without
+        stopped = {victim.run.run_id for victim in needed if victim.share is None}
+        left = [victim for victim in needed if victim.share is None or victim.run.run_id not in stopped]
+        return sorted(left, key=lambda victim: (victim.run.run_id, victim.share or 0))
+
+    def _cheapest(self, place: int) -> set[Victim] | None:
+        """Victims on a node that make room for one share; of those that are chosen already nothing is lost more."""
+        here = [victim for victim in self._at[place] if victim in self.allowed]
+        free = {victim for victim in here if victim in self.chosen}
+        if self._fits(place, free):
+            return free
+        others = [victim for victim in here if victim not in self.chosen]  # the least lost first
+        for victim in others:
+            if self._fits(place, free | {victim}):
+                single = free | {victim}
+                break
+        else:
+            single = None
+        several = set(free)
+        for victim in others:
+            several.add(victim)
+            if self._fits(place, several):
+                break
+        else:
+            return single
+        for victim in reversed(others):
+            if victim in several and self._fits(place, several - {victim}):
+                several.discard(victim)
+        if single is None or fsum(v.lost for v in several - free) < fsum(v.lost for v in single - free):
+            return several
+        return single
+
+    def _fits(self, place: int, victims: set[Victim]) -> bool:
+        gpus, cpus, memory = self._releases.room_soon(place)
+        parts: dict[int, int] = {}
+        counted: set[str] = set()
+        for victim in victims:
+            piece = victim.pieces.get(place)
+            # A node of an elastic run and the run itself are the same room.
+            if piece is None or victim.run.run_id in counted:
+                continue
+            counted.add(victim.run.run_id)
+            gpus, cpus, memory = gpus + piece.gpus, cpus + piece.cpus, memory + piece.memory
+            for gpu, part in piece.parts:
+                parts[gpu] = parts.get(gpu, 0) + part
+        gpus += sum(part >= self._pool.shared(place, gpu) for gpu, part in parts.items())
+        return gpus >= self._form.gpus and cpus >= self._form.cpus and memory >= self._form.memory
+
+
+def _victims(run: Running, pool: Pool, is_covered: bool, rank: float, now: float) -> list[Victim]:
+    pieces = [_piece(run, at, pool) for at in range(len(run.placement.shares))]
+    whole: dict[int, Piece] = {place: piece for place, piece in pieces if place is not None}
+    if not whole:
+        return []
+    found = [Victim(run, lost_by_stopping(run, now), is_covered, rank, whole)]
+    # An elastic run saves before it goes on with fewer nodes: it loses the time that this takes.
+    smaller = run.restart_s * size(run.want) * len(pieces)
+    for at, (place, piece) in enumerate(pieces[run.want.nodes :], start=run.want.nodes):
+        if place is not None:
+            found.append(Victim(run, smaller, is_covered, rank, {place: piece}, at))
+    return found
+
+
+def _piece(run: Running, at: int, pool: Pool) -> tuple[int | None, Piece]:
+    share = run.placement.shares[at]
+    place = pool.at.get((run.placement.engine, share.node))
+    is_part = share.gpu_part < 1.0
+    parts = tuple((gpu, milli(share.gpu_part)) for gpu in share.gpu_indices) if is_part else ()
+    gpus = 0 if is_part else len(share.gpu_indices)
+    return place, Piece(gpus, milli(share.cpus), share.memory_bytes, parts)

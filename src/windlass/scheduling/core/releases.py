@@ -1,0 +1,134 @@
+"""When room comes back, node by node, and what of it is promised to somebody."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+from windlass.scheduling.core.pool import Pool, Room, milli
+from windlass.scheduling.core.shapes import Form
+from windlass.scheduling.core.types import Running
+
+SHORTEST_S = 60.0  # one that has just started is not thought to end sooner
+
+
+class Change(NamedTuple):
+    """Of the room on a node; less where it is promised. In order of time, what comes back first."""
+
+    at: float
+    is_promise: bool
+    run_id: str  # empty: of nobody alone
+    gpus: int
+    cpus: int
+    memory: int
+
+
+def expected_end(run: Running, now: float, grace_s: float) -> float:
+    """Of one about which nothing is known: it goes on for as long as it has gone so far."""
+    if run.stopping:
+        return now + grace_s
+    if run.ends_at is not None:
+        return max(run.ends_at, now + 1.0)
+    return now + max(SHORTEST_S, now - run.started_at)
+
+
+class Releases:
+    def __init__(self, pool: Pool, running: Iterable[Running], now: float, grace_s: float) -> None:
+        self._pool = pool
+        self._changes: dict[int, list[Change]] = {}
+        self._shared: dict[tuple[int, int], dict[str, float]] = {}  # (place, GPU) -> when whose part of it comes back
+        self.now = now
+        self.soon = now + grace_s  # when those that are warned now have gone
+        for run in running:
+            self._add(run, expected_end(run, now, grace_s))
+        for (place, _), ends in self._shared.items():
+            self._changes[place].append(Change(max(ends.values()), False, "", 1, 0, 0))
+        for changes in self._changes.values():
+            changes.sort()
+        self.soon_at = {place for place, changes in self._changes.items() if changes[0].at <= self.soon}
+        self._coming_soon: dict[int, Room] = {}  # known already
+
+    def _add(self, run: Running, at: float) -> None:
+        kept = {share.node for share in run.keeps.shares} if run.keeps is not None else ()
+        places, engine = self._pool.at, run.placement.engine
+        for share in run.placement.shares:
+            place = places.get((engine, share.node))
+            if place is None or share.node in kept:
+                continue
+            gpus = len(share.gpu_indices)
+            if share.gpu_part < 1.0:
+                gpus = 0
+                for gpu in share.gpu_indices:
+                    self._shared.setdefault((place, gpu), {})[run.run_id] = at
+            change = Change(at, False, run.run_id, gpus, milli(share.cpus), share.memory_bytes)
+            self._changes.setdefault(place, []).append(change)
+
+    def hasten(self, run_id: str, places: Collection[int]) -> None:
+        """It is stopped on these nodes now."""
+        for place in places:
+            changes = [
+                change._replace(at=self.soon) if change.run_id == run_id else change
+                for change in self._changes[place]
+                if change.run_id or change.is_promise
+            ]
+            for (at, _), ends in self._shared.items():
+                if at == place:
+                    if run_id in ends:
+                        ends[run_id] = self.soon
+                    changes.append(Change(max(ends.values()), False, "", 1, 0, 0))
+            self._changes[place] = sorted(changes)
+            self.soon_at.add(place)
+            self._coming_soon.pop(place, None)
+
+    def promise(self, place: int, at: float, gpus: int, cpus: int, memory: int) -> None:
+        """So much of what comes back is not for others from then on."""
+        changes = self._changes.setdefault(place, [])
+        changes.append(Change(at, True, "", -gpus, -cpus, -memory))
+        changes.sort()
+        self._coming_soon.pop(place, None)
+
+    def when(self, place: int, form: Form) -> float | None:
+        """From when on a node has room for one share, if ever."""
+        gpus, cpus, memory = self._pool.room(place)
+        gpus, cpus, memory = gpus - form.gpus, cpus - form.cpus, memory - form.memory
+        since = self.now if gpus >= 0 and cpus >= 0 and memory >= 0 else None
+        for change in self._changes.get(place, ()):
+            gpus, cpus, memory = gpus + change.gpus, cpus + change.cpus, memory + change.memory
+            if gpus < 0 or cpus < 0 or memory < 0:
+                since = None
+            elif since is None:
+                since = change.at
+        return since
+
+    def coming(self, place: int, at: float) -> Room:
+        """What comes back by then and stays."""
+        gpus = cpus = memory = 0
+        least: Room | None = None
+        for change in self._changes.get(place, ()):
+            if change.at > at and least is None:
+                least = (gpus, cpus, memory)
+            gpus, cpus, memory = gpus + change.gpus, cpus + change.cpus, memory + change.memory
+            if least is not None:
+                least = (min(least[0], gpus), min(least[1], cpus), min(least[2], memory))
+        return least if least is not None else (gpus, cpus, memory)
+
+    def room_soon(self, place: int) -> Room:
+        room = self._pool.room(place)
+        if place not in self.soon_at:
+            return room
+        more = self._coming_soon.get(place)
+        if more is None:
+            more = self._coming_soon[place] = self.coming(place, self.soon)
+        return room[0] + more[0], room[1] + more[1], room[2] + more[2]
+
+    def fitting_soon(self, form: Form, kinds: Collection[int]) -> list[int]:
+        """Places that have room for a share now, and then those that have it once those that were warned are gone."""
+        soon_at, kind_at = self.soon_at, self._pool.kind_at
+        need, cpus, memory = form.gpus, form.cpus, form.memory
+        found = [place for place in self._pool.fitting(form, kinds) if place not in soon_at]
+        for place in sorted(soon_at):
+            if kind_at[place] in kinds:
+                room = self.room_soon(place)
+                if room[0] >= need and room[1] >= cpus and room[2] >= memory:
+                    found.append(place)
+        return found

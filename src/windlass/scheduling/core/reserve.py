@@ -1,0 +1,93 @@
+"""Room that is kept for runs which cannot start yet: where they could start first, going by when others are thought to
+end. What is kept nobody else gets, but for what is over before it is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from windlass.scheduling.core.pool import Hidden, Pool
+from windlass.scheduling.core.releases import Releases
+from windlass.scheduling.core.shapes import Form
+
+
+@dataclass(slots=True)
+class Kept:
+    """Room on nodes for one run."""
+
+    run_id: str
+    at: float
+    places: list[int]
+    hidden: list[Hidden] = field(default_factory=list)
+
+
+class Keeper:
+    """The rooms that are kept in one pass."""
+
+    def __init__(self, pool: Pool, releases: Releases) -> None:
+        self._pool = pool
+        self._releases = releases
+        self.kept: list[Kept] = []
+
+    def find_first(self, forms: Iterable[Form]) -> tuple[float, Form, list[int]] | None:
+        """Where it can start first, if ever. Nodes that are idle now are among them: what has come together stays
+        together, however wrong the estimates are."""
+        best: tuple[float, Form, list[int]] | None = None
+        for form in forms:
+            for group in form.groups:
+                found = self._earliest(form, set(group))
+                if found is not None and (best is None or found[0] < best[0]):
+                    best = (found[0], form, found[1])
+        return best
+
+    def _earliest(self, form: Form, kinds: set[int]) -> tuple[float, list[int]] | None:
+        when = self._releases.when
+        times = sorted(
+            (at, place)
+            for place, kind in enumerate(self._pool.kind_at)
+            if kind in kinds and (at := when(place, form)) is not None
+        )
+        if len(times) < form.nodes:
+            return None
+        chosen = times[: form.nodes]
+        return chosen[-1][0], [place for _, place in chosen]
+
+    def keep(self, run_id: str, form: Form, places: Sequence[int], at: float) -> None:
+        """Of each node: promise it what comes back by then, and hide what it needs beyond."""
+        pool, releases = self._pool, self._releases
+        kept = Kept(run_id, at, list(places))
+        for place in places:
+            need = (form.gpus, form.cpus, form.memory)
+            room = pool.room(place)
+            back = releases.coming(place, at)
+            # A node may hold more than it has, beside the load of others: there is nothing to hide then.
+            hide = [
+                min(max(0, part - max(0, more)), max(0, free))
+                for part, more, free in zip(need, back, room, strict=True)
+            ]
+            kept.hidden.append(pool.hide(place, *(free - part for free, part in zip(room, hide, strict=True))))
+            releases.promise(place, at, *(part - away for part, away in zip(need, hide, strict=True)))
+        self.kept.append(kept)
+
+    def lendable(self, until: float) -> list[Kept]:
+        """Rooms that are not needed before then."""
+        return [kept for kept in self.kept if kept.at >= until]
+
+    def lend(self, kept: Iterable[Kept]) -> None:
+        for each in kept:
+            for hidden in each.hidden:
+                self._pool.show(hidden)
+
+    def take_back(self, kept: Iterable[Kept]) -> None:
+        """What was not taken is hidden again."""
+        pool = self._pool
+        for each in kept:
+            again = []
+            for hidden in each.hidden:
+                place = hidden.place
+                gpus = (pool.gpus[place] & ~hidden.gpus).bit_count()
+                cpus = max(min(0, pool.cpus[place]), pool.cpus[place] - hidden.cpus)
+                memory = max(min(0, pool.memory[place]), pool.memory[place] - hidden.memory)
+                again.append(pool.hide(place, gpus, cpus, memory))
+            each.hidden = again

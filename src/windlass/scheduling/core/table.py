@@ -1,0 +1,246 @@
+"""The state of one pass: what is free, what projects hold, what is decided so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+from windlass.core.resources import Placement
+from windlass.scheduling.core.fairness import Account, Accounts, exceeded, is_covered, is_within
+from windlass.scheduling.core.pool import Pool
+from windlass.scheduling.core.preempt import Claim, Sacrifice, Victims, entitlement
+from windlass.scheduling.core.releases import Releases
+from windlass.scheduling.core.reserve import Keeper
+from windlass.scheduling.core.shapes import Form, Shape
+from windlass.scheduling.core.types import Policy, Resize, Running, Snapshot, Start, Stop, Waiting, Want
+
+
+class Table:
+    def __init__(self, snapshot: Snapshot, policy: Policy, now: float) -> None:
+        self.snapshot = snapshot
+        self.policy = policy
+        self.now = now
+        self.pool = Pool(snapshot.nodes)
+        self.accounts = Accounts(snapshot.projects, self.pool.nodes, now, policy.half_life_s)
+        self.has_user_limits = bool(policy.user_limit)
+        self.starts: dict[str, Start] = {}
+        self.stops: list[Stop] = []
+        self.resizes: list[Resize] = []
+        self.shape_of: dict[int, Shape] = {}  # by identity of wants
+        self.form_of: dict[str, Form] = {}  # of those that start elastically
+        self._shapes: dict[tuple[Want, ...], Shape] = {}
+        self._users: dict[str, Account] = {}
+        self._covered: set[str] = set()  # of those that run
+        self._soon_changes = 1  # counts what may bring room soon
+        self._lent_in_vain: set[tuple[Shape, int]] = set()
+        self._settle_running()
+
+    def _settle_running(self) -> None:
+        running = list(self.snapshot.running)
+        if self.accounts.has_quotas:
+            # Which of a project's runs its quota covers, if not all: the important ones, then the old ones.
+            running.sort(key=lambda run: (-run.priority, run.started_at, run.run_id))
+        for run in running:
+            self._hold(run)
+            account = self.accounts.of(run.project)
+            nodes = len(run.placement.shares)
+            if self.accounts.has_quotas and is_covered(account, run.want, nodes):
+                self._covered.add(run.run_id)
+            self._charge(account, run.user, run.want, nodes)
+        self.pool.arrange()
+
+    def _hold(self, run: Running) -> None:
+        self.pool.hold(run.placement)
+        if run.keeps is not None:
+            there = {share.node for share in run.placement.shares}
+            more = tuple(share for share in run.keeps.shares if share.node not in there)
+            self.pool.hold(Placement(engine=run.keeps.engine, shares=more))
+
+    def _charge(self, account: Account, user: str, want: Want, nodes: int) -> None:
+        self.accounts.charge(account, want, want.gpu_type, nodes)
+        if self.has_user_limits:
+            self.accounts.charge(self._user(user), want, want.gpu_type, nodes)
+
+    def _user(self, name: str) -> Account:
+        account = self._users.get(name)
+        if account is None:
+            account = self._users[name] = Account(name, None, None, 0.0)
+        return account
+
+    @cached_property
+    def releases(self) -> Releases:
+        return Releases(self.pool, self.snapshot.running, self.now, self.policy.grace_s)
+
+    @cached_property
+    def keeper(self) -> Keeper:
+        return Keeper(self.pool, self.releases)
+
+    @property
+    def has_keeper(self) -> bool:
+        return "keeper" in self.__dict__
+
+    @cached_property
+    def victims(self) -> Victims:
+        ranks = {}
+        if self.policy.index_margin is not None:
+            rank, learned = self.policy.rank, self.snapshot.learned
+            ranks = {run.run_id: rank(run, learned, self.now) for run in self.snapshot.running}
+        return Victims(self.pool, self.snapshot.running, self._covered, ranks, self.policy, self.now)
+
+    def shape(self, run: Waiting) -> Shape:
+        shape = self._shapes.get(run.wants)
+        if shape is None:
+            shape = self._shapes[run.wants] = Shape(run.wants, self.pool)
+            shape.share = self.accounts.share_of(run.wants[0])
+        self.shape_of[id(run.wants)] = shape
+        return shape
+
+    def share_of(self, run: Waiting) -> float:
+        shape = self.shape_of.get(id(run.wants)) or self.shape(run)
+        return shape.share
+
+    def is_covered(self, shape: Shape, account: Account) -> bool:
+        return any(is_covered(account, form.want, form.nodes) for form in shape.forms)
+
+    def allowed(self, run: Waiting, shape: Shape, account: Account, *, covered_only: bool = False) -> Sequence[Form]:
+        """The alternatives that limits leave it, and its quota, where only that counts now."""
+        if not (covered_only or self.accounts.has_limits or self.has_user_limits):
+            return shape.forms
+        return [
+            form
+            for form in shape.forms
+            if not (covered_only and not is_covered(account, form.want, form.nodes))
+            and not self._exceeds(run, form, account)
+        ]
+
+    def _exceeds(self, run: Waiting, form: Form, account: Account) -> bool:
+        if self.accounts.has_limits and exceeded(account, form.want, form.nodes) is not None:
+            return True
+        return self.has_user_limits and not is_within(
+            self._user(run.user), self.policy.user_limit, form.want, form.nodes
+        )
+
+    def start(self, run: Waiting, shape: Shape, forms: Sequence[Form], account: Account) -> bool:
+        """If there is room now."""
+        for form in forms:
+            places = self.pool.find(form, form.nodes)
+            if places is not None:
+                self._place(run, form, places, account)
+                return True
+        shape.is_blocked = len(forms) == len(shape.forms)
+        return False
+
+    def _place(self, run: Waiting, form: Form, places: list[int], account: Account) -> None:
+        if run.before is not None:
+            places = self._as_before(run.before, form, places)
+        engine = self.pool.nodes[places[0]].engine
+        shares = tuple([self.pool.take(place, form) for place in places])
+        placement = Placement(engine=engine, shares=shares)
+        self.starts[run.run_id] = Start(run_id=run.run_id, want=form.want, placement=placement)
+        if form.most > form.nodes:
+            self.form_of[run.run_id] = form
+        self._charge(account, run.user, form.want, len(places))
+
+    def _as_before(self, before: Placement, form: Form, places: list[int]) -> list[int]:
+        """Nodes that it had keep their rank: what it left there is worth going back to."""
+        engine = self.pool.nodes[places[0]].engine
+        if before.engine != engine or form.part:
+            return places
+        kinds = {self.pool.kind_at[place] for place in places}
+        ranks: list[int | None] = [None] * len(places)
+        for rank, share in enumerate(before.shares[: len(places)]):
+            place = self.pool.at.get((engine, share.node))
+            if place is not None and self.pool.kind_at[place] in kinds and place not in ranks:
+                gpus, cpus, memory = self.pool.room(place)
+                if gpus >= form.gpus and cpus >= form.cpus and memory >= form.memory:
+                    ranks[rank] = place
+        others = iter([place for place in places if place not in ranks])
+        return [place if place is not None else next(others) for place in ranks]
+
+    def start_in_kept(self, run: Waiting, shape: Shape, forms: Sequence[Form], account: Account, until: float) -> bool:
+        """In room that is kept for others who do not need it before then."""
+        kept = self.keeper.lendable(until)
+        if not kept or (shape, len(kept)) in self._lent_in_vain:
+            return False
+        self.keeper.lend(kept)
+        was_blocked = shape.is_blocked
+        has_started = self.start(run, shape, forms, account)
+        shape.is_blocked = was_blocked
+        self.keeper.take_back(kept)
+        # Within one pass there is less and less room: what did not fit once does not fit later.
+        if not has_started and len(forms) == len(shape.forms):
+            self._lent_in_vain.add((shape, len(kept)))
+        return has_started
+
+    def make_room(
+        self, run: Waiting, shape: Shape, forms: Sequence[Form], account: Account, *, covered_only: bool
+    ) -> bool:
+        """Have others stopped for it, or wait for those who are stopping already."""
+        if self._wait_for_room(run, shape, forms, account):
+            return True
+        if not self.policy.preempts or len(self.stops) >= self.policy.most_stops:
+            return False
+        claim = Claim(
+            run_id=run.run_id,
+            project=run.project,
+            priority=run.priority,
+            is_covered=covered_only,
+            rank=self.policy.rank(run, self.snapshot.learned, self.now),
+        )
+        if self.victims.are_hopeless(claim):
+            return False
+        sacrifice = self.victims.choose(claim, forms, self.releases)
+        if sacrifice is None:
+            return False
+        self._sacrifice(claim, sacrifice)
+        self._keep_soon(run, sacrifice.form, sacrifice.places, account)
+        return True
+
+    def _wait_for_room(self, run: Waiting, shape: Shape, forms: Sequence[Form], account: Account) -> bool:
+        if not self.releases.soon_at or shape.soon_changes == self._soon_changes:
+            return False
+        for form in forms:
+            for group in form.groups:
+                found = self.releases.fitting_soon(form, group)
+                if len(found) >= form.nodes:
+                    # The room that comes, rather than what others could start in at once.
+                    self._keep_soon(run, form, found[-form.nodes :], account)
+                    return True
+        if len(forms) == len(shape.forms):
+            shape.soon_changes = self._soon_changes
+        return False
+
+    def _keep_soon(self, run: Waiting, form: Form, places: list[int], account: Account) -> None:
+        self.keeper.keep(run.run_id, form, places, self.releases.soon)
+        self._charge(account, run.user, form.want, form.nodes)
+
+    def _sacrifice(self, claim: Claim, sacrifice: Sacrifice) -> None:
+        smaller: dict[str, list[int]] = {}
+        by_id: dict[str, Running] = {}
+        for victim in sacrifice.victims:
+            run = victim.run
+            self.releases.hasten(run.run_id, victim.pieces)
+            if victim.share is not None:
+                smaller.setdefault(run.run_id, []).append(victim.share)
+                by_id[run.run_id] = run
+                continue
+            cause = entitlement(claim, victim, self.policy)
+            assert cause is not None
+            self.stops.append(Stop(run_id=run.run_id, by=claim.run_id, cause=cause, lost=victim.lost))
+        for run_id, gone in smaller.items():
+            placement = by_id[run_id].placement
+            shares = tuple(share for rank, share in enumerate(placement.shares) if rank not in gone)
+            left = Placement(engine=placement.engine, shares=shares)
+            self.resizes.append(Resize(run_id=run_id, placement=left, by=claim.run_id))
+        self.victims.stop(sacrifice.victims)
+        self._soon_changes += 1
+
+    def reserve(self, run: Waiting, forms: Sequence[Form], account: Account) -> bool:
+        # A part of a GPU is had as soon as anything ends.
+        found = self.keeper.find_first([form for form in forms if not form.part])
+        if found is None:
+            return False
+        at, form, places = found
+        self.keeper.keep(run.run_id, form, places, at)
+        self._charge(account, run.user, form.want, form.nodes)
+        return True

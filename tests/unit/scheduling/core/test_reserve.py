@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from tests.unit.scheduling.core.clusters import node, policy, running, share, snapshot, started, waiting, want
+from windlass.scheduling.core.decide import decide
+from windlass.scheduling.core.types import Reservation, Snapshot
+
+NOW = 10_000.0
+
+
+def blocked_gang(*more: object) -> Snapshot:
+    """Two nodes of three are free, and the gang wants three."""
+    held = [running("r", share("c", gpus=8), ends_at=NOW + 1000, preemptible=False)]
+    gang = waiting("gang", want(gpus=8, nodes=3), queued_at=1)
+    nodes = [node("a"), node("b"), node("c"), node("d", gpus=2)]
+    return snapshot([gang, *more], nodes, running=held)  # type: ignore[list-item]
+
+
+def test_room_is_kept_for_a_gang_that_does_not_fit_yet() -> None:
+    found = decide(blocked_gang(waiting("small", want(gpus=4), queued_at=2)), policy(), NOW)
+    assert found.starts == ()
+    assert found.reservations[0] == Reservation(run_id="gang", at=NOW + 1000, engine="x", nodes=("a", "b", "c"))
+
+
+def test_others_start_where_they_are_not_in_its_way() -> None:
+    assert started(blocked_gang(waiting("small", want(gpus=2), queued_at=2)), now=NOW) == ["small"]
+
+
+def test_what_is_over_before_starts_in_the_room_that_is_kept() -> None:
+    brief = waiting("brief", want(gpus=4), queued_at=2, longest_s=900)
+    assert started(blocked_gang(brief), now=NOW) == ["brief"]
+    lengthy = waiting("lengthy", want(gpus=4), queued_at=2, longest_s=1100)
+    assert started(blocked_gang(lengthy), now=NOW) == []
+    both = [waiting(f"{at}", want(gpus=8), queued_at=2, longest_s=900) for at in range(3)]
+    assert started(blocked_gang(*both), now=NOW) == ["0", "1"]
+
+
+def test_without_backfill_nobody_overtakes() -> None:
+    found = blocked_gang(waiting("small", want(gpus=2), queued_at=2))
+    assert started(found, now=NOW, backfill=False) == []
+
+
+def test_without_reservations_everybody_does() -> None:
+    found = blocked_gang(waiting("small", want(gpus=4), queued_at=2))
+    assert started(found, now=NOW, reservations=0) == ["small"]
+
+
+def test_what_is_left_beside_a_reserved_share_may_be_used() -> None:
+    held = [running("r", share("a", gpus=4, cpus=4), ends_at=NOW + 1000, preemptible=False)]
+    runs = [waiting("six", want(gpus=6)), waiting("two", want(gpus=2), queued_at=2)]
+    runs += [waiting("four", want(gpus=3), queued_at=1)]
+    found = decide(snapshot(runs, [node("a")], running=held), policy(reservations=1), NOW)
+    assert [start.run_id for start in found.starts] == ["two"]
+
+
+def test_one_of_which_nothing_is_known_is_thought_to_go_on_for_as_long_as_it_has() -> None:
+    held = [running("r", share("a", gpus=8), started_at=NOW - 700, preemptible=False)]
+    found = decide(snapshot([waiting("w", want(gpus=8))], [node("a")], running=held), policy(), NOW)
+    assert found.reservations[0].at == NOW + 700
+
+
+def test_rooms_are_kept_for_the_first_few_shapes_without_taking_from_each_other() -> None:
+    held = [
+        running(name, share(name, gpus=8), ends_at=NOW + 100 * at, preemptible=False)
+        for at, name in enumerate("abcd", 1)
+    ]
+    runs = [waiting("two", want(gpus=8, nodes=2), queued_at=1), waiting("one", want(gpus=8), queued_at=2)]
+    found = decide(snapshot(runs, [node(name) for name in "abcd"], running=held), policy(), NOW)
+    assert [(kept.run_id, kept.nodes) for kept in found.reservations] == [("two", ("a", "b")), ("one", ("c",))]
+
+
+def test_what_can_never_run_has_nothing_kept_and_holds_nobody_up() -> None:
+    runs = [waiting("never", want(gpus=16)), waiting("w", queued_at=2)]
+    found = decide(snapshot(runs, [node("a")]), policy(backfill=False), NOW)
+    assert [start.run_id for start in found.starts] == ["w"]
+    assert found.reservations == ()

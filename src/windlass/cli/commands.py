@@ -51,6 +51,7 @@ _RUNS = {
     "checkpoints": "checkpoints",
     "recipes": "recipes",
     "plan": "plan",
+    "simulate": "simulate",
 }
 _SERVER = {
     "up": "server",

@@ -14,7 +14,11 @@ from windlass.scheduling.core.types import Decisions, Policy, Reservation, Snaps
 
 
 def decide(snapshot: Snapshot, policy: Policy, now: float) -> Decisions:
-    return _Pass(Table(snapshot, policy, now)).decide()
+    return decide_at(Table(snapshot, policy, now))
+
+
+def decide_at(table: Table) -> Decisions:
+    return _Pass(table).decide()
 
 
 class _Pass:

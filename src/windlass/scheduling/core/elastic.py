@@ -7,20 +7,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 from windlass.core.resources import NodeShare, Placement
-from windlass.scheduling.core.fairness import exceeded
 from windlass.scheduling.core.shapes import Form, Shape
 from windlass.scheduling.core.table import Table
-from windlass.scheduling.core.types import Resize, Running, Want
+from windlass.scheduling.core.types import Resize, Run, Running, Want
 
 
 class _Growing:
     """A run that may have more nodes."""
 
-    __slots__ = ("form", "kinds", "more", "places", "project", "run_id")
+    __slots__ = ("form", "kinds", "more", "places", "project", "run_id", "user")
 
-    def __init__(self, run_id: str, project: str, form: Form, placement: Placement, table: Table) -> None:
-        self.run_id = run_id
-        self.project = project
+    def __init__(self, run: Run, form: Form, placement: Placement, table: Table) -> None:
+        self.run_id = run.run_id
+        self.project = run.project
+        self.user = run.user
         self.form = form
         found = (table.pool.at.get((placement.engine, share.node)) for share in placement.shares)
         self.places = [place for place in found if place is not None]
@@ -38,7 +38,7 @@ class _Growing:
         if len(self.places) >= self.form.most or self.form.part:
             return False
         account = table.accounts.of(self.project)
-        if table.accounts.has_limits and exceeded(account, self.form.want, 1) is not None:
+        if table.exceeds(account, self.user, self.form.want, 1, runs=0):
             return False
         fitting = [place for place in table.pool.fitting(self.form, self.kinds) if place not in self.places]
         if not fitting:
@@ -46,7 +46,7 @@ class _Growing:
         place = min(fitting, key=table.pool.room)
         self.more.append(table.pool.take(place, self.form))
         self.places.append(place)
-        table.accounts.charge(account, self.form.want, self.form.want.gpu_type, 1)
+        table.charge(account, self.user, self.form.want, 1, runs=0)
         return True
 
 
@@ -66,10 +66,9 @@ def grow(table: Table) -> list[Resize]:
 def _starting(table: Table) -> list[_Growing]:
     if not table.form_of:
         return []
-    projects = {run.run_id: run.project for run in table.snapshot.waiting if run.run_id in table.form_of}
+    runs = {run.run_id: run for run in table.snapshot.waiting if run.run_id in table.form_of}
     return [
-        _Growing(run_id, projects[run_id], form, table.starts[run_id].placement, table)
-        for run_id, form in table.form_of.items()
+        _Growing(runs[run_id], form, table.starts[run_id].placement, table) for run_id, form in table.form_of.items()
     ]
 
 
@@ -78,7 +77,7 @@ def _running(table: Table) -> tuple[list[_Growing], dict[str, Placement]]:
     forms: dict[Want, Form | None] = {}
     changed = {stop.run_id for stop in table.stops} | {resize.run_id for resize in table.resizes}
     placements: dict[str, Placement] = {}
-    for run in table.snapshot.running:
+    for run in sorted(table.snapshot.running, key=lambda run: (run.started_at, run.run_id)):
         if run.want.most <= len(run.placement.shares) or run.run_id in changed or not _may_grow(run, table):
             continue
         if run.want not in forms:
@@ -86,7 +85,7 @@ def _running(table: Table) -> tuple[list[_Growing], dict[str, Placement]]:
             forms[run.want] = shape.forms[0] if shape.forms else None
         form = forms[run.want]
         if form is not None:
-            found.append(_Growing(run.run_id, run.project, form, run.placement, table))
+            found.append(_Growing(run, form, run.placement, table))
             placements[run.run_id] = run.placement
     return found, placements
 

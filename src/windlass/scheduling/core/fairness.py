@@ -128,14 +128,15 @@ class Accounts:
             held = memory
         return (held + account.used + ahead) / account.weight
 
-    def charge(self, account: Account, want: Want, gpu_type: str | None, nodes: int, sign: int = 1) -> None:
-        gpus, cpus, memory = want.gpus * nodes * sign, want.cpus * nodes * sign, want.memory_bytes * nodes * sign
+    def charge(self, account: Account, want: Want, nodes: int, runs: int = 1) -> None:
+        gpus, cpus, memory = want.gpus * nodes, want.cpus * nodes, want.memory_bytes * nodes
+        gpu_type = want.gpu_type
         resource = f"gpu:{gpu_type}" if gpu_type and gpus else None
         for each in account.path:
             each.gpus += gpus
             each.cpus += cpus
             each.memory += memory
-            each.runs += sign
+            each.runs += runs
             if resource is not None:
                 each.by_type[resource] = each.by_type.get(resource, 0.0) + gpus
 
@@ -147,18 +148,17 @@ def needs(want: Want, resource: str, nodes: int) -> float:
         return want.cpus * nodes
     if resource == "memory":
         return want.memory_bytes * nodes
-    if resource == "runs":
-        return 1
     return want.gpus * nodes if want.gpu_type is not None and resource == f"gpu:{want.gpu_type}" else 0.0
 
 
 _EPSILON = 1e-9
 
 
-def is_within(account: Account, amounts: Mapping[str, float], want: Want, nodes: int) -> bool:
-    """Whether what it holds stays within these amounts with a run of this want."""
+def is_within(account: Account, amounts: Mapping[str, float], want: Want, nodes: int, runs: int = 1) -> bool:
+    """Whether what it holds stays within these amounts with so many nodes more, and runs."""
     return all(
-        not (more := needs(want, resource, nodes)) or account.holds(resource) + more <= most + _EPSILON
+        not (more := runs if resource == "runs" else needs(want, resource, nodes))
+        or account.holds(resource) + more <= most + _EPSILON
         for resource, most in amounts.items()
     )
 
@@ -168,15 +168,15 @@ def is_covered(account: Account, want: Want, nodes: int) -> bool:
     that the run needs guarantees it nothing."""
     return any(
         each.quota
-        and any(resource != "runs" and needs(want, resource, nodes) for resource in each.quota)
+        and any(needs(want, resource, nodes) for resource in each.quota)
         and is_within(each, each.quota, want, nodes)
         for each in account.path
     )
 
 
-def exceeded(account: Account, want: Want, nodes: int) -> Account | None:
-    """The project whose limit this run would pass."""
+def exceeded(account: Account, want: Want, nodes: int, runs: int = 1) -> Account | None:
+    """The project whose limit this would pass."""
     for each in account.path:
-        if each.limit and not is_within(each, each.limit, want, nodes):
+        if each.limit and not is_within(each, each.limit, want, nodes, runs):
             return each
     return None

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
 
-from windlass.core.resources import NodeShare, Placement
+from windlass.core.resources import NodeShare
 from windlass.scheduling.core.shapes import Form
-from windlass.scheduling.core.types import Health, NodeState
+from windlass.scheduling.core.types import Health, NodeState, Running
 
 Room = tuple[int, int, int]  # GPUs, thousandths of CPUs, bytes
 WHOLE = 1000  # a GPU, in thousandths
@@ -88,19 +89,39 @@ class Pool:
     def room(self, place: int) -> Room:
         return self.gpus[place].bit_count(), self.cpus[place], self.memory[place]
 
-    def hold(self, placement: Placement) -> None:
+    def hold(self, run: Running) -> None:
         """What a live attempt has. Only before `arrange`."""
-        engine = placement.engine
-        for share in placement.shares:
+        for engine, share in holdings(run):
             place = self.at.get((engine, share.node))
-            if place is None:
-                continue
-            self.cpus[place] -= milli(share.cpus)
-            self.memory[place] -= share.memory_bytes
-            if share.gpu_part < 1.0:
-                self._hold_part(place, share)
-            elif share.gpu_indices:
-                self.gpus[place] = without(self.gpus[place], share.gpu_indices)
+            if place is not None:
+                self._hold(place, share)
+
+    def _hold(self, place: int, share: NodeShare) -> None:
+        self.cpus[place] -= milli(share.cpus)
+        self.memory[place] -= share.memory_bytes
+        if share.gpu_part < 1.0:
+            self._hold_part(place, share)
+        elif share.gpu_indices:
+            self.gpus[place] = without(self.gpus[place], share.gpu_indices)
+
+    def hold_anew(self, place: int, shares: Iterable[NodeShare]) -> None:
+        """These are all that is held of a node now. Only before `arrange`."""
+        node, parts = self.nodes[place], self._parts[self.kind_at[place]]
+        self.cpus[place], self.memory[place] = milli(node.cpus), node.memory_bytes
+        self.gpus[place] = (1 << node.gpus) - 1
+        for key in [key for key in self._shared if key[0] == place]:
+            del self._shared[key]
+            parts.pop(key, None)
+        for share in shares:
+            self._hold(place, share)
+
+    def copy(self) -> Pool:
+        """With what is held, to hand out in one pass."""
+        twin = copy(self)
+        twin.cpus, twin.memory, twin.gpus = self.cpus.copy(), self.memory.copy(), self.gpus.copy()
+        twin._parts = [parts.copy() for parts in self._parts]
+        twin._shared = self._shared.copy()
+        return twin
 
     def _hold_part(self, place: int, share: NodeShare) -> None:
         parts = self._parts[self.kind_at[place]]
@@ -304,6 +325,18 @@ class Pool:
             insort(self._keys[kind], room)
         else:
             insort(alike, place)
+
+
+def holdings(run: Running) -> Iterator[tuple[str, NodeShare]]:
+    """By engine: what it has, and what it is to have besides when it goes on elsewhere."""
+    engine = run.placement.engine
+    for share in run.placement.shares:
+        yield engine, share
+    if run.keeps is not None:
+        there = {share.node for share in run.placement.shares}
+        for share in run.keeps.shares:
+            if share.node not in there or run.keeps.engine != engine:
+                yield run.keeps.engine, share
 
 
 def milli(amount: float) -> int:

@@ -21,6 +21,7 @@ class Change(NamedTuple):
     gpus: int
     cpus: int
     memory: int
+    shared: int = -1  # the GPU that comes back with the last of its parts
 
 
 def expected_end(run: Running, now: float, grace_s: float) -> float:
@@ -36,13 +37,14 @@ class Releases:
     def __init__(self, pool: Pool, running: Iterable[Running], now: float, grace_s: float) -> None:
         self._pool = pool
         self._changes: dict[int, list[Change]] = {}
-        self._shared: dict[tuple[int, int], dict[str, float]] = {}  # (place, GPU) -> when whose part of it comes back
+        # (place, GPU) -> whose part of it comes back when, and how large it is
+        self._shared: dict[tuple[int, int], dict[str, tuple[float, int]]] = {}
         self.now = now
         self.soon = now + grace_s  # when those that are warned now have gone
         for run in running:
             self._add(run, expected_end(run, now, grace_s))
-        for (place, _), ends in self._shared.items():
-            self._changes[place].append(Change(max(ends.values()), False, "", 1, 0, 0))
+        for (place, gpu), ends in self._shared.items():
+            self._changes[place].append(Change(max(ends.values())[0], False, "", 1, 0, 0, gpu))
         for changes in self._changes.values():
             changes.sort()
         self.soon_at = {place for place, changes in self._changes.items() if changes[0].at <= self.soon}
@@ -59,7 +61,7 @@ class Releases:
             if share.gpu_part < 1.0:
                 gpus = 0
                 for gpu in share.gpu_indices:
-                    self._shared.setdefault((place, gpu), {})[run.run_id] = at
+                    self._shared.setdefault((place, gpu), {})[run.run_id] = (at, milli(share.gpu_part))
             change = Change(at, False, run.run_id, gpus, milli(share.cpus), share.memory_bytes)
             self._changes.setdefault(place, []).append(change)
 
@@ -71,11 +73,11 @@ class Releases:
                 for change in self._changes[place]
                 if change.run_id or change.is_promise
             ]
-            for (at, _), ends in self._shared.items():
+            for (at, gpu), ends in self._shared.items():
                 if at == place:
                     if run_id in ends:
-                        ends[run_id] = self.soon
-                    changes.append(Change(max(ends.values()), False, "", 1, 0, 0))
+                        ends[run_id] = (self.soon, ends[run_id][1])
+                    changes.append(Change(max(ends.values())[0], False, "", 1, 0, 0, gpu))
             self._changes[place] = sorted(changes)
             self.soon_at.add(place)
             self._coming_soon.pop(place, None)
@@ -93,6 +95,8 @@ class Releases:
         gpus, cpus, memory = gpus - form.gpus, cpus - form.cpus, memory - form.memory
         since = self.now if gpus >= 0 and cpus >= 0 and memory >= 0 else None
         for change in self._changes.get(place, ()):
+            if change.shared >= 0 and not self._comes_back(place, change.shared):
+                continue
             gpus, cpus, memory = gpus + change.gpus, cpus + change.cpus, memory + change.memory
             if gpus < 0 or cpus < 0 or memory < 0:
                 since = None
@@ -105,6 +109,8 @@ class Releases:
         gpus = cpus = memory = 0
         least: Room | None = None
         for change in self._changes.get(place, ()):
+            if change.shared >= 0 and not self._comes_back(place, change.shared):
+                continue
             if change.at > at and least is None:
                 least = (gpus, cpus, memory)
             gpus, cpus, memory = gpus + change.gpus, cpus + change.cpus, memory + change.memory
@@ -112,13 +118,19 @@ class Releases:
                 least = (min(least[0], gpus), min(least[1], cpus), min(least[2], memory))
         return least if least is not None else (gpus, cpus, memory)
 
+    def _comes_back(self, place: int, gpu: int) -> bool:
+        """Not if somebody starts on a part of it now."""
+        return sum(part for _, part in self._shared[place, gpu].values()) >= self._pool.shared(place, gpu)
+
     def room_soon(self, place: int) -> Room:
         room = self._pool.room(place)
         if place not in self.soon_at:
             return room
         more = self._coming_soon.get(place)
         if more is None:
-            more = self._coming_soon[place] = self.coming(place, self.soon)
+            more = self.coming(place, self.soon)
+            if all(change.shared < 0 for change in self._changes[place]):
+                self._coming_soon[place] = more
         return room[0] + more[0], room[1] + more[1], room[2] + more[2]
 
     def fitting_soon(self, form: Form, kinds: Collection[int]) -> list[int]:

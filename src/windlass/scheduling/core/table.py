@@ -15,12 +15,20 @@ from windlass.scheduling.core.shapes import Form, Shape
 from windlass.scheduling.core.types import Policy, Resize, Running, Snapshot, Start, Stop, Waiting, Want
 
 
+def held_pool(snapshot: Snapshot) -> Pool:
+    pool = Pool(snapshot.nodes)
+    for run in snapshot.running:
+        pool.hold(run)
+    return pool
+
+
 class Table:
-    def __init__(self, snapshot: Snapshot, policy: Policy, now: float) -> None:
+    def __init__(self, snapshot: Snapshot, policy: Policy, now: float, pool: Pool | None = None) -> None:
+        """`pool`: what is left beside those that run, if that is known already; it is used up."""
         self.snapshot = snapshot
         self.policy = policy
         self.now = now
-        self.pool = Pool(snapshot.nodes)
+        self.pool = pool if pool is not None else held_pool(snapshot)
         self.accounts = Accounts(snapshot.projects, self.pool.nodes, now, policy.half_life_s)
         self.has_user_limits = bool(policy.user_limit)
         self.starts: dict[str, Start] = {}
@@ -41,25 +49,17 @@ class Table:
             # Which of a project's runs its quota covers, if not all: the important ones, then the old ones.
             running.sort(key=lambda run: (-run.priority, run.started_at, run.run_id))
         for run in running:
-            self._hold(run)
             account = self.accounts.of(run.project)
             nodes = len(run.placement.shares)
             if self.accounts.has_quotas and is_covered(account, run.want, nodes):
                 self._covered.add(run.run_id)
-            self._charge(account, run.user, run.want, nodes)
+            self.charge(account, run.user, run.want, nodes)
         self.pool.arrange()
 
-    def _hold(self, run: Running) -> None:
-        self.pool.hold(run.placement)
-        if run.keeps is not None:
-            there = {share.node for share in run.placement.shares}
-            more = tuple(share for share in run.keeps.shares if share.node not in there)
-            self.pool.hold(Placement(engine=run.keeps.engine, shares=more))
-
-    def _charge(self, account: Account, user: str, want: Want, nodes: int) -> None:
-        self.accounts.charge(account, want, want.gpu_type, nodes)
+    def charge(self, account: Account, user: str, want: Want, nodes: int, runs: int = 1) -> None:
+        self.accounts.charge(account, want, nodes, runs)
         if self.has_user_limits:
-            self.accounts.charge(self._user(user), want, want.gpu_type, nodes)
+            self.accounts.charge(self._user(user), want, nodes, runs)
 
     def _user(self, name: str) -> Account:
         account = self._users.get(name)
@@ -110,15 +110,15 @@ class Table:
             form
             for form in shape.forms
             if not (covered_only and not is_covered(account, form.want, form.nodes))
-            and not self._exceeds(run, form, account)
+            and not self.exceeds(account, run.user, form.want, form.nodes)
         ]
 
-    def _exceeds(self, run: Waiting, form: Form, account: Account) -> bool:
-        if self.accounts.has_limits and exceeded(account, form.want, form.nodes) is not None:
+    def exceeds(self, account: Account, user: str, want: Want, nodes: int, runs: int = 1) -> bool:
+        """A limit."""
+        if self.accounts.has_limits and exceeded(account, want, nodes, runs) is not None:
             return True
-        return self.has_user_limits and not is_within(
-            self._user(run.user), self.policy.user_limit, form.want, form.nodes
-        )
+        limit = self.policy.user_limit
+        return self.has_user_limits and not is_within(self._user(user), limit, want, nodes, runs)
 
     def start(self, run: Waiting, shape: Shape, forms: Sequence[Form], account: Account) -> bool:
         """If there is room now."""
@@ -139,7 +139,7 @@ class Table:
         self.starts[run.run_id] = Start(run_id=run.run_id, want=form.want, placement=placement)
         if form.most > form.nodes:
             self.form_of[run.run_id] = form
-        self._charge(account, run.user, form.want, len(places))
+        self.charge(account, run.user, form.want, len(places))
 
     def _as_before(self, before: Placement, form: Form, places: list[int]) -> list[int]:
         """Nodes that it had keep their rank: what it left there is worth going back to."""
@@ -212,7 +212,7 @@ class Table:
 
     def _keep_soon(self, run: Waiting, form: Form, places: list[int], account: Account) -> None:
         self.keeper.keep(run.run_id, form, places, self.releases.soon)
-        self._charge(account, run.user, form.want, form.nodes)
+        self.charge(account, run.user, form.want, form.nodes)
 
     def _sacrifice(self, claim: Claim, sacrifice: Sacrifice) -> None:
         smaller: dict[str, list[int]] = {}
@@ -242,5 +242,5 @@ class Table:
             return False
         at, form, places = found
         self.keeper.keep(run.run_id, form, places, at)
-        self._charge(account, run.user, form.want, form.nodes)
+        self.charge(account, run.user, form.want, form.nodes)
         return True

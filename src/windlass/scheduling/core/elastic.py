@@ -91,7 +91,10 @@ def _running(table: Table) -> tuple[list[_Growing], dict[str, Placement]]:
 
 
 def _may_grow(run: Running, table: Table) -> bool:
-    return not run.stopping and run.started_at + table.policy.grow_after_s <= table.now
+    """Not where a node of it is closed or gone: it is not to go on there."""
+    if run.stopping or run.started_at + table.policy.grow_after_s > table.now:
+        return False
+    return all((run.placement.engine, share.node) in table.pool.at for share in run.placement.shares)
 
 
 def _share_out(runs: list[_Growing], table: Table) -> None:

@@ -15,6 +15,7 @@ from windlass.scheduling.core.shapes import Form
 from windlass.scheduling.core.types import Cause, Policy, Running, size
 
 MOST_DOUBLINGS = 10
+MOST_TRIED = 10  # victims on one node: beyond that, a good set will do
 BUDGET = 2000  # looks at nodes in one pass: what is not found by then is looked for in the next
 
 
@@ -116,12 +117,14 @@ class Victims:
         self._found = found
         self._gone: set[str] = set()  # runs that are stopped or made smaller already
         self._at: dict[int, list[Victim]] = {}
+        self._of_project: dict[str, list[Victim]] = {}
         self._lowest: dict[str, int] = {}
         self._worst: dict[str, Victim] = {}
         for victim in found:
             run = victim.run
             for place in victim.pieces:
                 self._at.setdefault(place, []).append(victim)
+            self._of_project.setdefault(run.project, []).append(victim)
             self._lowest[run.project] = min(run.priority, self._lowest.get(run.project, run.priority))
             if run.project not in self._worst or victim.rank > self._worst[run.project].rank:
                 self._worst[run.project] = victim
@@ -132,9 +135,7 @@ class Victims:
         """Quickly: nobody at all makes room for it."""
         if self._standing is None or self._looks <= 0:
             return True
-        if self._has_extra is not None and claim.priority >= self._has_extra:
-            return False
-        if (claim.is_covered, claim.priority) > self._standing:
+        if self._is_above_others(claim):
             return False
         worst = self._worst.get(claim.project)
         return worst is None or not (
@@ -158,7 +159,7 @@ class Victims:
         open_already = releases.fitting_soon(form, group)
         missing = form.nodes - len(open_already)
         if missing <= 0:
-            return Sacrifice(form, open_already[: form.nodes], [], 0.0)
+            return Sacrifice(form, open_already, [], 0.0)
         search = _Search(self._pool, form, releases, self._at)
         avoided = set(open_already)
         kinds = set(group)
@@ -182,8 +183,16 @@ class Victims:
                     best = Sacrifice(form, open_already + places, victims, lost)
         return best
 
+    def _is_above_others(self, claim: Claim) -> bool:
+        """Whether somebody of another project might make room for it."""
+        if self._has_extra is not None and claim.priority >= self._has_extra:
+            return True
+        return self._standing is not None and (claim.is_covered, claim.priority) > self._standing
+
     def _entitled(self, claim: Claim) -> Iterator[Victim]:
-        for victim in self._found:
+        """The least lost first."""
+        found = self._found if self._is_above_others(claim) else self._of_project.get(claim.project, [])
+        for victim in found:
             if victim.run.run_id not in self._gone and entitlement(claim, victim, self._policy) is not None:
                 yield victim
 
@@ -228,7 +237,7 @@ class _Search:
             cost, place = heappop(heap)
             if place in places or cost != self.costs[place]:
                 continue
-            found = self._cheapest(place) or set()
+            found = self._least(place, self._cheapest(place) or set())
             places.append(place)
             for victim in found:
                 if victim not in self.chosen:
@@ -279,6 +288,28 @@ class _Search:
             return several
         return single
 
+    def _least(self, place: int, found: set[Victim]) -> set[Victim]:
+        """The best of all sets on a node, if they are few enough to try; `found` is a good one."""
+        others = [victim for victim in self._at[place] if victim in self.allowed and victim not in self.chosen]
+        if len(found - self.chosen) < 2 or len(others) > MOST_TRIED:
+            return found
+        chosen = found & self.chosen
+        best, least = found, fsum(victim.lost for victim in found - self.chosen)
+        # Sets are grown in the order of their members; whatever is no better already is not grown further.
+        growing: list[tuple[float, int, frozenset[Victim]]] = [(0.0, 0, frozenset())]
+        while growing:
+            lost, start, some = growing.pop()
+            for at in range(start, len(others)):
+                more = lost + others[at].lost
+                if more >= least:
+                    break  # the others lose no less
+                these = some | {others[at]}
+                if self._fits(place, chosen | these):
+                    best, least = chosen | these, more
+                else:
+                    growing.append((more, at + 1, these))
+        return set(best)
+
     def _fits(self, place: int, victims: set[Victim]) -> bool:
         gpus, cpus, memory = self._releases.room_soon(place)
         parts: dict[int, int] = {}
@@ -302,6 +333,8 @@ def _victims(run: Running, pool: Pool, is_covered: bool, rank: float, now: float
     if not whole:
         return []
     found = [Victim(run, lost_by_stopping(run, now), is_covered, rank, whole)]
+    if len(whole) < len(pieces):
+        return found  # a node of it is closed or gone: it is not to go on there
     # An elastic run saves before it goes on with fewer nodes: it loses the time that this takes.
     smaller = run.restart_s * size(run.want) * len(pieces)
     for at, (place, piece) in enumerate(pieces[run.want.nodes :], start=run.want.nodes):

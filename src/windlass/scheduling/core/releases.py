@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
@@ -48,7 +49,10 @@ class Releases:
         for changes in self._changes.values():
             changes.sort()
         self.soon_at = {place for place, changes in self._changes.items() if changes[0].at <= self.soon}
+        self._soon_order = sorted(self.soon_at)
         self._coming_soon: dict[int, Room] = {}  # known already
+        # Within a pass the room on a node only becomes less, but where somebody more is stopped.
+        self._most_soon: dict[int, Room] = {}
 
     def _add(self, run: Running, at: float) -> None:
         kept = {share.node for share in run.keeps.shares} if run.keeps is not None else ()
@@ -79,8 +83,11 @@ class Releases:
                         ends[run_id] = (self.soon, ends[run_id][1])
                     changes.append(Change(max(ends.values())[0], False, "", 1, 0, 0, gpu))
             self._changes[place] = sorted(changes)
-            self.soon_at.add(place)
+            if place not in self.soon_at:
+                self.soon_at.add(place)
+                insort(self._soon_order, place)
             self._coming_soon.pop(place, None)
+            self._most_soon.pop(place, None)
 
     def promise(self, place: int, at: float, gpus: int, cpus: int, memory: int) -> None:
         """So much of what comes back is not for others from then on."""
@@ -134,13 +141,19 @@ class Releases:
         return room[0] + more[0], room[1] + more[1], room[2] + more[2]
 
     def fitting_soon(self, form: Form, kinds: Collection[int]) -> list[int]:
-        """Places that have room for a share now, and then those that have it once those that were warned are gone."""
-        soon_at, kind_at = self.soon_at, self._pool.kind_at
-        need, cpus, memory = form.gpus, form.cpus, form.memory
-        found = [place for place in self._pool.fitting(form, kinds) if place not in soon_at]
-        for place in sorted(soon_at):
-            if kind_at[place] in kinds:
-                room = self.room_soon(place)
-                if room[0] >= need and room[1] >= cpus and room[2] >= memory:
-                    found.append(place)
-        return found
+        """As many places as a gang needs, if there are: first those that have room for a share once those that were
+        warned are gone, then those that have it now."""
+        kind_at, most, count = self._pool.kind_at, self._most_soon, form.nodes
+        gpus, cpus, memory = form.gpus, form.cpus, form.memory
+        found: list[int] = []
+        for place in self._soon_order:
+            room = most.get(place)
+            if (room is not None and room[0] < gpus) or kind_at[place] not in kinds:
+                continue
+            room = most[place] = self.room_soon(place)
+            if room[0] >= gpus and room[1] >= cpus and room[2] >= memory:
+                found.append(place)
+                if len(found) == count:
+                    return found
+        now = [place for place in self._pool.fitting(form, kinds) if place not in self.soon_at]
+        return found + now[: count - len(found)]

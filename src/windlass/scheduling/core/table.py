@@ -203,8 +203,7 @@ class Table:
             for group in form.groups:
                 found = self.releases.fitting_soon(form, group)
                 if len(found) >= form.nodes:
-                    # The room that comes, rather than what others could start in at once.
-                    self._keep_soon(run, form, found[-form.nodes :], account)
+                    self._keep_soon(run, form, found, account)
                     return True
         if len(forms) == len(shape.forms):
             shape.soon_changes = self._soon_changes

@@ -135,7 +135,7 @@ class Policy:
     index_margin: float | None = 2.0
     min_run_s: float = 300.0  # nobody is stopped sooner; twice as long after each preemption
     grace_s: float = 30.0  # between warning and end
-    most_stops: int = 256  # in one pass
+    most_stops: int = 128  # in one pass
     ageing_s: float = 24 * 3600.0  # one that waits for longer comes first in its project, see `order`
     starving_s: float = 72 * 3600.0  # and then among all
     urgent_s: float = 3600.0  # before the last moment to meet its deadline a run goes to the front of its project

@@ -7,6 +7,7 @@ import pytest
 from tests.unit.scheduling.core.clusters import node, policy, running, share, snapshot, started, waiting, want
 from windlass.scheduling.core.decide import decide
 from windlass.scheduling.core.fairness import accrue
+from windlass.scheduling.core.ranking import rank_queue
 from windlass.scheduling.core.types import Project, Running, order_of_arrival
 
 DAY = 24 * 3600.0
@@ -92,3 +93,19 @@ def test_three_projects_under_overload_get_their_shares() -> None:
             total[name] += gpus
     for name, weight in weights.items():
         assert total[name] / sum(total.values()) == pytest.approx(weight / 6, rel=0.02)
+
+
+def test_the_queue_is_ranked_as_if_each_started_when_its_turn_comes() -> None:
+    projects = [Project(name="a", weight=2), Project(name="b"), Project(name="c", quota={"gpu": 1})]
+    runs = [waiting(f"{name}{at}", project=name, queued_at=at) for name in "ab" for at in range(4)]
+    runs += [waiting(f"c{at}", project="c", queued_at=at) for at in range(2)]
+    runs += [waiting("high", project="b", priority=1), waiting("old", project="b", queued_at=-4 * DAY)]
+    ranked = rank_queue(snapshot(runs, [node("n")], projects=projects), policy(), 0)
+    assert ranked == ("old", "c0", "high", "a0", "a1", "a2", "c1", "a3", "b0", "b1", "b2", "b3")
+
+
+def test_the_first_that_start_are_the_first_in_the_queue() -> None:
+    projects = [Project(name=name, weight=weight) for weight, name in enumerate("abc", 1)]
+    runs = [waiting(f"{name}{at}", project=name) for name in "abc" for at in range(9)]
+    found = snapshot(runs, [node("n")], projects=projects)
+    assert tuple(started(found)) == rank_queue(found, policy(), 0)[:8]

@@ -5,7 +5,7 @@ from dataclasses import replace
 from tests.unit.scheduling.core.clusters import node, policy, running, share, snapshot, waiting, want
 from windlass.core.resources import Placement
 from windlass.scheduling.core.decide import decide
-from windlass.scheduling.core.types import Cause, Decisions, Project, Running, Snapshot
+from windlass.scheduling.core.types import Cause, Decisions, Health, Project, Running, Snapshot
 
 NOW = 10_000.0
 
@@ -155,3 +155,12 @@ def test_an_elastic_run_becomes_smaller_before_anybody_is_stopped() -> None:
     found = decided(snapshot(runs, [node("a"), node("b"), node("c")], running=[less, other]))
     assert (found.stops, found.resizes) == ((), ())
     assert [(kept.run_id, kept.nodes) for kept in found.reservations] == [("w", ("b",))]
+
+
+def test_an_elastic_run_on_a_closed_node_is_not_told_to_go_on_there() -> None:
+    wide = running("wide", share("a", gpus=8), share("b", gpus=8), wants=want(gpus=8, nodes=1, most_nodes=3))
+    nodes = [node("a", health=Health.CLOSED), node("b"), node("c", gpus=4)]
+    runs = [waiting("w", want(gpus=8), project="q")]
+    assert decided(snapshot(runs, nodes, running=[wide])).resizes == ()
+    assert decided(snapshot([], [*nodes, node("d")], running=[wide])).resizes == ()
+    assert len(decided(snapshot([], [node("a"), node("b"), node("d")], running=[wide])).resizes) == 1

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from itertools import combinations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.scheduling.core.clusters import GB
+from tests.unit.scheduling.core.clusters import GB, node, running, share, snapshot, waiting
 from tests.unit.scheduling.core.worlds import World
 from windlass.scheduling.core.decide import decide
+from windlass.scheduling.core.preempt import lost_by_stopping
 from windlass.scheduling.core.types import Health, NodeState, Policy, Project, Waiting, Want
 
 PROJECTS = ("a", "b", "c")
@@ -181,3 +184,27 @@ def test_preemption_is_bounded() -> None:
     while world.running or world.waiting:
         world.step(100.0)
     assert 2 <= world.preemptions <= 20
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    held=st.lists(st.tuples(st.integers(1, 4), st.sampled_from([1.0, 7.0, 30.0, 31.0, 200.0])), min_size=1, max_size=6),
+    wanted=st.integers(1, 8),
+)
+def test_on_one_node_no_other_set_of_victims_loses_less(held: list[tuple[int, float]], wanted: int) -> None:
+    victims, first = [], 0
+    for at, (gpus, unsaved_s) in enumerate(held):
+        if first + gpus <= 8:
+            saved_at = 1000.0 - unsaved_s
+            victims.append(running(f"r{at}", share("n", gpus=gpus, first=first), saved_at=saved_at))
+            first += gpus
+    claim = waiting("w", Want(gpus=wanted), priority=1)
+    found = decide(snapshot([claim], [node("n")], running=victims), Policy(), 1000.0)
+    free = 8 - first
+    losses = [
+        sum(lost_by_stopping(run, 1000.0) for run in some)
+        for count in range(len(victims) + 1)
+        for some in combinations(victims, count)
+        if free + sum(run.want.gpus for run in some) >= wanted
+    ]
+    assert sum(stop.lost for stop in found.stops) == pytest.approx(min(losses))

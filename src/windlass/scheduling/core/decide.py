@@ -107,6 +107,13 @@ class _Pass:
             return False
         if shape in queue.settled:
             return self._borrow(run, shape, forms, account)
+        if covered_only and len(forms) < len(shape.forms) and not table.has_room(forms):
+            others = table.allowed(run, shape, account)
+            if table.has_room(others):
+                # Rather than have somebody stopped it borrows, when that has its turn.
+                queue.uncovered.add(shape)
+                queue.defer(run)
+                return False
         if (
             (not shape.is_blocked and table.start(run, shape, forms, account))
             or self._borrow(run, shape, forms, account)
@@ -117,7 +124,11 @@ class _Pass:
             if run.queued_at <= table.now - self._policy.ageing_s:
                 self._done.add(run.run_id)
             return True
-        queue.settled.add(shape)
+        if covered_only and len(forms) < len(shape.forms):
+            queue.uncovered.add(shape)
+            queue.defer(run)
+        else:
+            queue.settled.add(shape)
         return False
 
     def _borrow(self, run: Waiting, shape: Shape, forms: Sequence[Form], account: Account) -> bool:

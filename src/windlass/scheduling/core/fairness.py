@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from windlass.scheduling.core.types import NodeState, Project, Want
 
 Amount = tuple[float, float, float]  # GPUs, CPUs, bytes
+LEAST_WEIGHT = 1e-6  # of a project that is to have what nobody else wants
 
 
 def accrue(usage: float, share: float, seconds: float, half_life_s: float) -> float:
@@ -59,7 +60,7 @@ class Account:
         self.name = name
         self.parent = parent
         self.path: tuple[Account, ...] = (self, *parent.path) if parent is not None else (self,)
-        self.weight = project.weight if project is not None else 1.0
+        self.weight = max(project.weight, LEAST_WEIGHT) if project is not None else 1.0
         self.quota: Mapping[str, float] = project.quota if project is not None else {}
         self.limit: Mapping[str, float] = project.limit if project is not None else {}
         self.used = used

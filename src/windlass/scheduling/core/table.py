@@ -120,6 +120,9 @@ class Table:
         limit = self.policy.user_limit
         return self.has_user_limits and not is_within(self._user(user), limit, want, nodes, runs)
 
+    def has_room(self, forms: Sequence[Form]) -> bool:
+        return any(self.pool.find(form, form.nodes) is not None for form in forms)
+
     def start(self, run: Waiting, shape: Shape, forms: Sequence[Form], account: Account) -> bool:
         """If there is room now."""
         for form in forms:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from windlass.core.errors import InvalidInput
 from windlass.core.resources import Placement
 
 
@@ -47,6 +48,10 @@ class Want:
     engines: frozenset[str] | None = None  # None: any
     labels: frozenset[str] = frozenset()  # that a node must have
     spot_ok: bool = True
+
+    def __post_init__(self) -> None:
+        if self.gpus > 1 and self.gpus != int(self.gpus):
+            raise InvalidInput(f"{self.gpus} GPUs on a node: must be a whole number, or a part of one such as 0.5")
 
     @property
     def most(self) -> int:

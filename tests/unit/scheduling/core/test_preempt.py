@@ -164,3 +164,15 @@ def test_an_elastic_run_on_a_closed_node_is_not_told_to_go_on_there() -> None:
     assert decided(snapshot(runs, nodes, running=[wide])).resizes == ()
     assert decided(snapshot([], [*nodes, node("d")], running=[wide])).resizes == ()
     assert len(decided(snapshot([], [node("a"), node("b"), node("d")], running=[wide])).resizes) == 1
+
+
+def test_what_is_free_is_borrowed_before_anybody_is_stopped_for_what_is_guaranteed() -> None:
+    projects = [Project(name="owner", quota={"gpu:h100": 8})]
+    held = [full("guest", "h", project="guest")]
+    either = waiting("w", want(gpus=8, gpu_type="h100"), want(gpus=8, gpu_type="a100"), project="owner")
+    nodes = [node("h", gpu_type="h100"), node("a", gpu_type="a100")]
+    found = decided(snapshot([either], nodes, running=held, projects=projects))
+    assert [(start.run_id, start.want.gpu_type) for start in found.starts] == [("w", "a100")]
+    assert not found.stops
+    found = decided(snapshot([either], nodes[:1], running=held, projects=projects))
+    assert [stop.cause for stop in found.stops] == [Cause.RECLAIM]

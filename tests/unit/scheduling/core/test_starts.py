@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.scheduling.core.clusters import GB, node, policy, running, share, snapshot, started, waiting, want
+from windlass.core.errors import InvalidInput
 from windlass.scheduling.core.decide import decide
 from windlass.scheduling.core.types import Health, Project
 
@@ -135,3 +136,14 @@ def test_nobody_passes_the_limit_of_a_project_or_of_one_above_it() -> None:
     got = started(snapshot(runs, [node("n", gpu_type="h100")], projects=projects))
     assert len([run_id for run_id in got if run_id[0] == "h"]) == 2
     assert len(got) == 6
+
+
+def test_a_gpu_and_a_half_is_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"1\.5 GPUs on a node: must be a whole number, or a part of one"):
+        want(gpus=1.5)
+
+
+def test_a_project_without_weight_gets_what_nobody_else_wants() -> None:
+    runs = [waiting(f"{name}{at}", project=name) for name in "ab" for at in range(6)]
+    got = started(snapshot(runs, [node("n")], projects=[Project(name="a", weight=0)]))
+    assert [run_id[0] for run_id in got].count("b") == 6

@@ -9,37 +9,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
-from functools import lru_cache
 
 from windlass.core.resources import NodeShare
+from windlass.scheduling.core.devices import pick, without
+from windlass.scheduling.core.kinds import kinds_of, levels_of
 from windlass.scheduling.core.shapes import Form
 from windlass.scheduling.core.types import Health, NodeState, Running
 
 Room = tuple[int, int, int]  # GPUs, thousandths of CPUs, bytes
 WHOLE = 1000  # a GPU, in thousandths
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """Nodes that suit the same wants. Cheap ones first, and those without GPUs before those with."""
-
-    health: Health
-    price_per_hour: float
-    gpus: int
-    engine: str
-    gpu_type: str
-    spot: bool
-    labels: frozenset[str]
-
-    def suits(self, form: Form) -> bool:
-        want = form.want
-        return (
-            form.gpus <= self.gpus
-            and (want.engines is None or self.engine in want.engines)
-            and (want.gpu_type is None or not want.gpus or want.gpu_type == self.gpu_type)
-            and (want.spot_ok or not self.spot)
-            and want.labels <= self.labels
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +41,7 @@ class Pool:
         self.cpus = [milli(node.cpus) for node in self.nodes]
         self.memory = [node.memory_bytes for node in self.nodes]
         self.gpus = [(1 << node.gpus) - 1 for node in self.nodes]  # a bit for each that is wholly free
-        self.kinds, self.kind_at = _kinds(self.nodes)
+        self.kinds, self.kind_at = kinds_of(self.nodes)
         self._sizes: list[Counter[tuple[int, int]]] = [Counter() for _ in self.kinds]  # CPUs and memory of idle nodes
         for place, kind in enumerate(self.kind_at):
             self._sizes[kind][self.cpus[place], self.memory[place]] += 1
@@ -72,7 +50,7 @@ class Pool:
         # By kind: (place, GPU) -> thousandths left, if any.
         self._parts: list[dict[tuple[int, int], int]] = [{} for _ in self.kinds]
         self._shared: dict[tuple[int, int], int] = {}  # (place, GPU) -> thousandths held, of GPUs that are shared
-        self._levels = _levels(self.nodes)
+        self._levels = levels_of(self.nodes)
 
     def able(self, form: Form, kind: int) -> int:
         """How many nodes of a kind could hold a share if they were idle."""
@@ -343,107 +321,5 @@ def milli(amount: float) -> int:
     return round(amount * WHOLE)
 
 
-def without(free: int, indices: tuple[int, ...]) -> int:
-    """Beside the load of others a node may offer fewer GPUs than are held: it is their number that counts then."""
-    held = 0
-    for index in indices:
-        held |= 1 << index
-    beyond = (held & ~free).bit_count()
-    free &= ~held
-    for _ in range(min(beyond, free.bit_count())):
-        free &= ~(1 << (free.bit_length() - 1))
-    return free
-
-
-@lru_cache(maxsize=65536)
-def pick(free: int, count: int) -> tuple[tuple[int, ...], int]:
-    """Which GPUs of those that are free, and what is left. Neighbours are linked best: an aligned block of 2, 4 or 8 if
-    there is one, the one that breaks the smallest larger block; otherwise the first."""
-    width = 1 << (count - 1).bit_length()
-    blocks = [
-        (_broken(free, start, width), start)
-        for start in range(0, free.bit_length(), width)
-        if ((free >> start) & ((1 << width) - 1)).bit_count() >= count
-    ]
-    rest = free
-    if blocks:
-        _, start = min(blocks)
-        rest = free >> start << start
-    chosen = []
-    for _ in range(count):
-        low = rest & -rest
-        chosen.append(low.bit_length() - 1)
-        rest ^= low
-    for index in chosen:
-        free ^= 1 << index
-    return tuple(chosen), free
-
-
-def _broken(free: int, start: int, width: int) -> int:
-    """How many GPUs are free in the blocks around."""
-    around = 0
-    for wide in (width, 2 * width, 4 * width):
-        begin = start // wide * wide
-        around = around * 64 + ((free >> begin) & ((1 << wide) - 1)).bit_count()
-    return around
-
-
 def _place(node: NodeState) -> tuple[str, tuple[str, ...], str]:
     return node.engine, node.topology, node.name
-
-
-def _kinds(nodes: Sequence[NodeState]) -> tuple[list[Kind], list[int]]:
-    found: dict[Kind, list[int]] = {}
-    by_node: list[Kind] = []
-    known: dict[tuple[object, ...], Kind] = {}
-    for node in nodes:
-        key = (node.engine, node.gpus, node.gpu_type, node.spot, node.price_per_hour, node.labels, node.health)
-        kind = known.get(key)
-        if kind is None:
-            kind = known[key] = Kind(
-                health=node.health,
-                price_per_hour=node.price_per_hour,
-                gpus=node.gpus,
-                engine=node.engine,
-                gpu_type=node.gpu_type or "",
-                spot=node.spot,
-                labels=node.labels,
-            )
-            found[kind] = []
-        by_node.append(kind)
-    kinds = sorted(found, key=_kind_order)
-    number = {kind: at for at, kind in enumerate(kinds)}
-    return kinds, [number[kind] for kind in by_node]
-
-
-def _kind_order(kind: Kind) -> tuple[object, ...]:
-    return (
-        kind.health is not Health.SOUND,
-        kind.gpus > 0,
-        kind.price_per_hour,
-        kind.gpus,
-        kind.engine,
-        kind.gpu_type,
-        not kind.spot,
-        sorted(kind.labels),
-    )
-
-
-def _levels(nodes: Sequence[NodeState]) -> list[list[tuple[int, int]]]:
-    """For each level of the topology, the nearest first, the ranges of places that share it. A gang is within one
-    engine already, so that the whole needs no level."""
-    depth = max((len(node.topology) for node in nodes), default=0)
-    levels = []
-    for level in range(depth, 0, -1):
-        ranges: list[tuple[int, int]] = []
-        start = 0
-        for place in range(1, len(nodes) + 1):
-            if place == len(nodes) or _part(nodes[place], level) != _part(nodes[start], level):
-                ranges.append((start, place))
-                start = place
-        levels.append(ranges)
-    return levels
-
-
-def _part(node: NodeState, level: int) -> tuple[str, tuple[str, ...]]:
-    return node.engine, node.topology[:level]

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from math import fsum
+from math import fsum, inf
 
 from windlass.scheduling.core.pool import Pool, milli
 from windlass.scheduling.core.releases import Releases
@@ -71,6 +71,12 @@ def protected_until(run: Running, policy: Policy) -> float:
     return run.started_at + policy.min_run_s * 2.0 ** min(run.preemptions, MOST_DOUBLINGS)
 
 
+def is_owed_time(run: Running, policy: Policy, now: float) -> bool:
+    """One that had to wait too long is not displaced for its rank again before it has run for as long as it waited."""
+    waited_s = run.started_at - run.queued_at
+    return waited_s >= policy.ageing_s and now - run.started_at < waited_s
+
+
 def entitlement(claim: Claim, victim: Victim, policy: Policy) -> Cause | None:
     """Those above are entitled: covered by their quota before those that borrow, then by priority; within a project by
     priority, then by rank, if that is worth what the restart costs. Nobody is above somebody who is above them."""
@@ -112,7 +118,7 @@ class Victims:
         found: list[Victim] = []
         for run in running:
             if run.preemptible and not run.stopping and protected_until(run, policy) <= now:
-                found += _victims(run, pool, run.run_id in covered, ranks.get(run.run_id, 0.0), now)
+                found += _victims(run, pool, run.run_id in covered, ranks.get(run.run_id, -inf), now)
         found.sort(key=lambda victim: (victim.lost, victim.run.run_id, victim.share or 0))
         self._found = found
         self._gone: set[str] = set()  # runs that are stopped or made smaller already

@@ -8,7 +8,7 @@ from functools import cached_property
 from windlass.core.resources import Placement
 from windlass.scheduling.core.fairness import Account, Accounts, exceeded, is_covered, is_within
 from windlass.scheduling.core.pool import Pool
-from windlass.scheduling.core.preempt import Claim, Sacrifice, Victims, entitlement
+from windlass.scheduling.core.preempt import Claim, Sacrifice, Victims, entitlement, is_owed_time
 from windlass.scheduling.core.releases import Releases
 from windlass.scheduling.core.reserve import Keeper
 from windlass.scheduling.core.shapes import Form, Shape
@@ -84,7 +84,11 @@ class Table:
         ranks = {}
         if self.policy.index_margin is not None:
             rank, learned = self.policy.rank, self.snapshot.learned
-            ranks = {run.run_id: rank(run, learned, self.now) for run in self.snapshot.running}
+            ranks = {
+                run.run_id: rank(run, learned, self.now)
+                for run in self.snapshot.running
+                if not is_owed_time(run, self.policy, self.now)
+            }
         return Victims(self.pool, self.snapshot.running, self._covered, ranks, self.policy, self.now)
 
     def shape(self, run: Waiting) -> Shape:

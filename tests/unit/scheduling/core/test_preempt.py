@@ -137,6 +137,9 @@ def test_within_a_project_rank_displaces_by_a_clear_margin() -> None:
     assert not decided(snapshot([near], one, running=[long])).stops
     assert not decided(snapshot([waiting("w", project="other")], one, running=[long])).stops
     assert not decided(snapshot([waiting("w")], one, running=[long]), index_margin=None).stops
+    owed = replace(long, queued_at=long.started_at - 5000)
+    assert not decided(snapshot([waiting("w")], one, running=[owed]), ageing_s=5000).stops
+    assert decided(snapshot([waiting("w")], one, running=[owed]), ageing_s=5001).stops
     costly = replace(long, restart_s=5000)
     assert not decided(snapshot([waiting("w")], one, running=[costly])).stops
 

@@ -6,6 +6,7 @@ on. The scheduler looks after each event, at most once in `pass_s`, and every `t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
@@ -66,10 +67,11 @@ def replay(
     policy: Policy,
     conditions: Conditions = Conditions(),  # noqa: B008 (frozen)
     *,
+    until: float = math.inf,
     told: Callable[[int], None] | None = None,
 ) -> Replayed:
-    """`told` is called with the number of jobs that have ended, now and then."""
-    return _Replay(trace, cluster, policy, conditions).run(told or (lambda _: None))
+    """To the end of all jobs, or `until`. `told` is called with the number of those that have ended, now and then."""
+    return _Replay(trace, cluster, policy, conditions).run(until, told or (lambda _: None))
 
 
 class _Replay:
@@ -98,8 +100,8 @@ class _Replay:
         self._now = 0.0
         self._passes = 0
 
-    def run(self, told: Callable[[int], None]) -> Replayed:
-        while self._coming or self._running or self._waiting:
+    def run(self, until: float, told: Callable[[int], None]) -> Replayed:
+        while (self._coming or self._running or self._waiting) and self._now < until:
             self._move_to(self._next_moment())
             self._end_runs()
             self._take_in()
@@ -118,14 +120,14 @@ class _Replay:
     def _next_moment(self) -> float:
         while self._ends and not self._is_current(self._ends[0]):
             heappop(self._ends)
-        soonest = self._ends[0][0] if self._ends else float("inf")
+        soonest = self._ends[0][0] if self._ends else math.inf
         if self._coming:
             soonest = min(soonest, self._coming[-1].at)
         if self._busy:
             soonest = max(soonest, self._now + self._conditions.pass_s)
         if self._waiting and self._running:
             soonest = min(soonest, self._now + self._conditions.tick_s)
-        if soonest == float("inf"):
+        if soonest == math.inf:
             stuck = next(iter(self._waiting))
             raise InvalidInput(f"{stuck} waits on an empty cluster: the policy never starts it")
         return soonest

@@ -105,7 +105,7 @@ def _room_of_the_old(running: Iterable[Running], after_s: float) -> dict[str, tu
     for run in running:
         here = size(run.want) * len(run.placement.shares)
         by_old, by_all = held.get(run.project, (0.0, 0.0))
-        is_old = run.started_at - run.queued_at >= after_s
+        is_old = run.waited_s >= after_s
         held[run.project] = (by_old + here if is_old else by_old, by_all + here)
     return held
 

@@ -73,8 +73,7 @@ def protected_until(run: Running, policy: Policy) -> float:
 
 def is_owed_time(run: Running, policy: Policy, now: float) -> bool:
     """One that had to wait too long is not displaced for its rank again before it has run for as long as it waited."""
-    waited_s = run.started_at - run.queued_at
-    return waited_s >= policy.ageing_s and now - run.started_at < waited_s
+    return run.waited_s >= policy.ageing_s and now - run.started_at < run.waited_s
 
 
 def entitlement(claim: Claim, victim: Victim, policy: Policy) -> Cause | None:

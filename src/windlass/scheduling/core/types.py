@@ -86,7 +86,7 @@ class Running:
     user: str = ""
     priority: int = 0
     submitted_at: float = 0.0
-    queued_at: float = 0.0  # before this attempt
+    queued_at: float | None = None  # before this attempt; None: it did not wait
     started_at: float = 0.0  # this attempt
     served: float = 0.0  # GPU-seconds of the attempts before this one
     saved_at: float | None = None  # its last checkpoint; None: none in this attempt
@@ -97,6 +97,10 @@ class Running:
     stopping: bool = False  # it was warned already: its room comes back soon
     keeps: Placement | None = None  # of one that is stopping to become smaller or larger: what it goes on with
     ends_at: float | None = None  # as estimated; None: nobody knows
+
+    @property
+    def waited_s(self) -> float:
+        return self.started_at - self.queued_at if self.queued_at is not None else 0.0
 
     def attained(self, now: float) -> float:
         return self.served + max(0.0, now - self.started_at) * size(self.want) * len(self.placement.shares)

@@ -126,6 +126,11 @@ class KubernetesPlace(Place):
     def settle(self) -> None:
         kubectl = ["kubectl", f"--kubeconfig={self._cluster.kubeconfig}", f"--namespace={NAMESPACE}"]
         _run([*kubectl, "delete", "jobs", "--all", "--wait=true"])
+        deadline = time.monotonic() + _PATIENCE_S
+        while _run([*kubectl, "get", "pods", "-o", "name"]).strip():  # of either arm: they take a while to go
+            if time.monotonic() > deadline:
+                raise TimeoutError("pods do not go away")
+            time.sleep(0.2)
 
     def _job(self, command: Sequence[str]) -> dict[str, Any]:
         mounts = [{"name": name, "mountPath": inside} for name, (inside, _) in self._mounts.items()]
@@ -170,7 +175,8 @@ def server_for(place: Place, folder: Path) -> Iterator[ServerProcess]:
         yield server
 
 
-def _run(command: Sequence[str], told: str = "") -> None:
+def _run(command: Sequence[str], told: str = "") -> bytes:
     done = subprocess.run(command, capture_output=True, input=told.encode(), timeout=_PATIENCE_S)
     if done.returncode:
         raise RuntimeError(f"{command} exited with {done.returncode}:\n{done.stdout!r}\n{done.stderr!r}")
+    return done.stdout

@@ -3,11 +3,12 @@ server is part of the cluster."""
 
 from __future__ import annotations
 
-import http.client
 import json
 import socket
-from typing import Any, NamedTuple, Union
+from typing import Any, Callable, NamedTuple, Union
 from urllib.parse import urlsplit
+
+from .http1 import BadAnswer, Connection, Response
 
 _PATIENCE_S = 30.0  # the server holds a hello for up to ten seconds
 
@@ -45,25 +46,28 @@ class Courier:
         self._port = parts.port or (443 if self._secure else 80)
         self._prefix = "%s/api/nodes/%s/%d" % (parts.path.rstrip("/"), attempt_id, node_rank)
         self._headers = {"Authorization": "Bearer " + token, "User-Agent": "windlass-agent"}
-        self._connection: http.client.HTTPConnection | None = None
+        self._connection: Connection | None = None
 
-    def post(self, name: str, body: Union[bytes, dict[str, Any]]) -> Answer:
-        """Raises Unreachable or Refused. Repeated once at once if a kept connection turns out to be closed."""
+    def post(
+        self, name: str, body: Union[bytes, dict[str, Any]], meanwhile: Callable[[], object] | None = None
+    ) -> Answer:
+        """Raises Unreachable or Refused. Repeated once at once if a kept connection turns out to be closed. `meanwhile`
+        is done while the answer is on its way."""
         if isinstance(body, dict):
             data, kind = json.dumps(body).encode(), "application/json"
         else:
             data, kind = body, "application/octet-stream"
-        response = self._request("POST", name, data, {"Content-Type": kind})
+        response = self._request("POST", name, data, {"Content-Type": kind}, meanwhile)
         try:
             content = response.read()
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, BadAnswer) as error:
             self.close()
             raise Unreachable("the answer to %s broke off: %s" % (name, error)) from error
         return Answer(response.status, content)
 
-    def open(self, name: str) -> http.client.HTTPResponse:
+    def open(self, name: str) -> Response:
         """For answers that are read in pieces; the connection is free again when all is read."""
-        return self._request("GET", name, None, {})
+        return self._request("GET", name, None, {}, None)
 
     def close(self) -> None:
         if self._connection is not None:
@@ -77,14 +81,24 @@ class Courier:
             probe.connect(target)
             return str(probe.getsockname()[0])
 
-    def _request(self, method: str, name: str, data: bytes | None, headers: dict[str, str]) -> http.client.HTTPResponse:
+    def _request(
+        self,
+        method: str,
+        name: str,
+        data: bytes | None,
+        headers: dict[str, str],
+        meanwhile: Callable[[], object] | None,
+    ) -> Response:
         was_kept = self._connection is not None
         try:
-            response = self._send(method, name, data, headers)
-        except (OSError, http.client.HTTPException) as error:
+            connection = self._send(method, name, data, headers)
+            if meanwhile is not None:
+                meanwhile()
+            response = connection.getresponse()
+        except (OSError, BadAnswer) as error:
             self.close()
             if was_kept:
-                return self._request(method, name, data, headers)
+                return self._request(method, name, data, headers, meanwhile)
             raise Unreachable("%s:%d does not answer: %s" % (self._host, self._port, error)) from error
         if response.status in (200, 202):
             return response
@@ -95,19 +109,18 @@ class Courier:
             raise Unreachable("%s is answered with %d: %s" % (name, response.status, message or response.reason))
         raise Refused(response.status, message or response.reason)
 
-    def _send(self, method: str, name: str, data: bytes | None, headers: dict[str, str]) -> http.client.HTTPResponse:
+    def _send(self, method: str, name: str, data: bytes | None, headers: dict[str, str]) -> Connection:
         if self._connection is None:
-            kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
-            self._connection = kind(self._host, self._port, timeout=_PATIENCE_S)
+            self._connection = Connection(self._host, self._port, secure=self._secure, timeout_s=_PATIENCE_S)
         self._connection.request(method, "%s/%s" % (self._prefix, name), data, {**self._headers, **headers})
-        return self._connection.getresponse()
+        return self._connection
 
 
-def _message(response: http.client.HTTPResponse) -> str | None:
+def _message(response: Response) -> str | None:
     """What the server says; None if it is not the server that answers. Gateways speak JSON with a `message` too: the
     server's own words come with a `code`."""
     try:
         body = json.loads(response.read())
         return str(body["message"]) if "code" in body else None
-    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
+    except (OSError, BadAnswer, ValueError, KeyError, TypeError):
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from typing import Any, Mapping, NamedTuple
@@ -69,6 +68,8 @@ def is_essential(plan: Plan, rank: int) -> bool:
 def node_id(attempt_id: str, node_rank: int, node_dir: str) -> str:
     """What processes of a node of an attempt are known by. The folder is part of it: a copy of a home has the same
     attempts, and must not take the original's processes for its own."""
+    import hashlib  # loads OpenSSL, for which nobody is to wait who does not need it
+
     return "%s/%d@%s" % (attempt_id, node_rank, hashlib.sha256(node_dir.encode()).hexdigest()[:8])
 
 

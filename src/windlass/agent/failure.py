@@ -15,21 +15,22 @@ from typing import Iterator, NamedTuple
 
 from .patterns import find_trouble
 
-_RANK_PREFIX = re.compile(r"^(\[(default|rank|node)?\d+\]:\s?)+")
+# Patterns are compiled when they are needed: ranks start without waiting for it, and few of them fail.
+_RANK_PREFIX = r"^(\[(default|rank|node)?\d+\]:\s?)+"
 _HEADER = "Traceback (most recent call last):"
-_FRAME = re.compile(r'^\s+File "(?P<file>[^"]*)", line (?P<line>\d+)(, in (?P<function>.+))?$')
-_ERROR = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(:( (?P<message>.*))?)?$")
-_LIBRARY = re.compile(r"(/site-packages/|/dist-packages/|/lib(64)?/python\d|^<)")
+_FRAME = r'^\s+File "(?P<file>[^"]*)", line (?P<line>\d+)(, in (?P<function>.+))?$'
+_ERROR = r"^(?P<type>[A-Za-z_][\w.]*)(:( (?P<message>.*))?)?$"
+_LIBRARY = r"(/site-packages/|/dist-packages/|/lib(64)?/python\d|^<)"
 _VARYING = (
-    (re.compile(r"0x[0-9a-fA-F]+"), "<address>"),
-    (re.compile(r"(/tmp|/var/tmp|/dev/shm)(/[^\s'\",:)]+)+"), "<path>"),
-    (re.compile(r"\b[0-9a-f]{8,}\b"), "<hex>"),
-    (re.compile(r"\d+"), "<n>"),
+    (r"0x[0-9a-fA-F]+", "<address>"),
+    (r"(/tmp|/var/tmp|/dev/shm)(/[^\s'\",:)]+)+", "<path>"),
+    (r"\b[0-9a-f]{8,}\b", "<hex>"),
+    (r"\d+", "<n>"),
 )
 # Another program's or the scheduler's doing says nothing about the script.
 _OUTSIDE = frozenset((signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT))
 _MEMORY_ERRORS = ("MemoryError", "OutOfMemoryError")
-_MEMORY_TEXT = re.compile(r"CUDA out of memory|HIP out of memory|DefaultCPUAllocator: can't allocate memory")
+_MEMORY_TEXT = r"CUDA out of memory|HIP out of memory|DefaultCPUAllocator: can't allocate memory"
 _RELAYED = "ChildFailedError"  # torchrun's report about a worker; the worker's own error comes before it
 _CHAINED = (
     "The above exception was the direct cause of the following exception:",
@@ -49,9 +50,9 @@ _ABOUT_PEERS = (
     r"\b(DEADLINE_EXCEEDED|UNAVAILABLE)\b|coordination service|Collective ops is aborted",  # JAX, TensorFlow
     r"[Bb]arrier timed out",
 )
-_PEER_IS_GONE = re.compile("|".join(_ABOUT_PEERS))
+_PEER_IS_GONE = "|".join(_ABOUT_PEERS)
 # What `windlass.job.failures` says last of a rank that another one's failure has ended, or that failed after it.
-_FAILED_AFTER = re.compile(r"windlass: rank \d+ failed: .*; (rank \d+ ends too|the error of rank \d+ is a consequence)")
+_FAILED_AFTER = r"windlass: rank \d+ failed: .*; (rank \d+ ends too|the error of rank \d+ is a consequence)"
 _PEER_ERRORS = frozenset(
     ("ConnectionResetError", "ConnectionAbortedError", "ConnectionRefusedError", "BrokenPipeError", "EOFError",
      "DistNetworkError", "DistStoreError", "RendezvousTimeoutError", "RendezvousConnectionError")
@@ -71,7 +72,7 @@ class PythonError(NamedTuple):
 
     def describe(self) -> str:
         text = "%s: %s" % (self.type, self.message) if self.message else self.type
-        own = [frame for frame in self.frames if not _LIBRARY.search(frame.file)] or list(self.frames)
+        own = [frame for frame in self.frames if not re.search(_LIBRARY, frame.file)] or list(self.frames)
         return "%s (%s:%d)" % (text, os.path.basename(own[-1].file), own[-1].line) if own else text
 
     def fingerprint(self) -> str:
@@ -79,10 +80,10 @@ class PythonError(NamedTuple):
         return _digest([self.type, normalised(self.message), frames])
 
     def is_about_peers(self) -> bool:
-        return self.type.rpartition(".")[2] in _PEER_ERRORS or bool(_PEER_IS_GONE.search(self.message))
+        return self.type.rpartition(".")[2] in _PEER_ERRORS or bool(re.search(_PEER_IS_GONE, self.message))
 
     def is_out_of_memory(self) -> bool:
-        return self.type.rpartition(".")[2] in _MEMORY_ERRORS or bool(_MEMORY_TEXT.search(self.message))
+        return self.type.rpartition(".")[2] in _MEMORY_ERRORS or bool(re.search(_MEMORY_TEXT, self.message))
 
 
 class Failure(NamedTuple):
@@ -111,7 +112,7 @@ def describe_failure(
         "exit_code",
         "%s: %s" % (message, last) if last else message,
         _digest(["exit", exit_code, normalised(last)]),
-        follows or bool(_PEER_IS_GONE.search(last)),
+        follows or bool(re.search(_PEER_IS_GONE, last)),
         trouble=find_trouble(text, None),
     )
 
@@ -130,7 +131,7 @@ def describe_unfinished(*, rank: int, stderr_tail: bytes) -> Failure | None:
 def _follows(text: str) -> bool:
     """Whether the rank has no trouble of its own, as it says itself: another one failed before."""
     lines = text.rstrip().rsplit("\n", 1)
-    return bool(_FAILED_AFTER.fullmatch(lines[-1].strip()))
+    return bool(re.fullmatch(_FAILED_AFTER, lines[-1].strip()))
 
 
 def _describe_error(error: PythonError, text: str, message: str) -> Failure:
@@ -151,7 +152,7 @@ def _describe_signal(rank: int, number: int, text: str, kernel_oom: bool) -> Fai
         "signal",
         "%s: %s" % (message, last) if last else message,
         _digest(["signal", number, normalised(last)]),
-        bool(_PEER_IS_GONE.search(text)),  # a watchdog says much before it aborts
+        bool(re.search(_PEER_IS_GONE, text)),  # a watchdog says much before it aborts
         trouble=find_trouble(text, None),
     )
 
@@ -211,7 +212,7 @@ def _voices(text: str) -> list[list[tuple[int, str]]]:
     """The numbered lines of each process that has a prefix of its own, without it; lines of several may be mixed."""
     voices: dict[str, list[tuple[int, str]]] = {}
     for number, line in enumerate(text.split("\n")):
-        prefix = _RANK_PREFIX.match(line)
+        prefix = re.match(_RANK_PREFIX, line)
         voices.setdefault(prefix[0].rstrip() if prefix else "", []).append(
             (number, line[prefix.end() if prefix else 0 :].rstrip("\r"))
         )
@@ -240,20 +241,20 @@ def _chain_start(lines: list[str], header: int) -> int:
 def _parse(lines: list[str]) -> PythonError | None:
     frames: list[Frame] = []
     for line in lines:
-        frame = _FRAME.match(line)
+        frame = re.match(_FRAME, line)
         if frame:
             frames.append(Frame(frame["file"], int(frame["line"]), frame["function"] or ""))
             continue
         if not line or line[0].isspace():
             continue  # source text and carets below a frame
-        error = _ERROR.match(line)
+        error = re.match(_ERROR, line)
         return PythonError(error["type"], (error["message"] or "").strip(), tuple(frames)) if error else None
     return None
 
 
 def normalised(text: str) -> str:
     for pattern, word in _VARYING:
-        text = pattern.sub(word, text)
+        text = re.sub(pattern, word, text)
     return text
 
 

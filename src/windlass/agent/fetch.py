@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import http.client
 import json
 import os
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from .command import CannotStart
 from .courier import Courier, Unreachable
+from .http1 import BadAnswer
 
 _PIECE_BYTES = 1 << 20
 
@@ -23,13 +23,14 @@ def fetch_code(courier: Courier, digest: str, blobs: str) -> None:
 
     response = courier.open("code")
     try:
-        with tarfile.open(fileobj=response, mode="r|") as archive:
+        stream: Any = response  # all that is asked of it is to be read
+        with tarfile.open(fileobj=stream, mode="r|") as archive:
             for member in archive:
                 content = archive.extractfile(member)
                 if content is not None:
                     _store(member.name, content, blobs)  # type: ignore[arg-type]  # a binary file, by another name
         response.read()
-    except (tarfile.TarError, EOFError, http.client.HTTPException, OSError) as error:
+    except (tarfile.TarError, EOFError, BadAnswer, OSError) as error:
         courier.close()
         raise Unreachable("the code broke off: %s" % error) from error
     if not _is_complete(digest, blobs):

@@ -12,7 +12,6 @@ import signal
 import socket
 import sys
 import time
-import traceback
 from typing import Any, Callable, Sequence
 
 from . import kernel
@@ -57,6 +56,8 @@ class Household:
                 if os.getppid() == own:
                     act()
             except BaseException:
+                import traceback  # long to load, and seldom needed
+
                 traceback.print_exc()
             finally:
                 os._exit(1)

@@ -21,14 +21,14 @@ _MOST_BYTES = 16 * 1024
 
 class Pattern(NamedTuple):
     trouble: str
-    text: re.Pattern[str]
+    text: str  # compiled when a rank has failed, not before one starts
     # Also in what was said before the error: nobody says it in passing. The others count only in the error itself,
     # which may have been raised long after a program has warned of something and gone on.
     anywhere: bool = False
 
 
-def _words(*alternatives: str) -> re.Pattern[str]:
-    return re.compile("|".join(alternatives))
+def _words(*alternatives: str) -> str:
+    return "|".join(alternatives)
 
 
 # The first that fits. What a machine does wrong comes before what is only a consequence of it.
@@ -88,6 +88,6 @@ def find_trouble(said: str, error: str | None) -> str | None:
     said = said[-_MOST_BYTES:]
     for pattern in TABLE:
         where = said if pattern.anywhere or error is None else error
-        if pattern.text.search(where):
+        if re.search(pattern.text, where):
             return pattern.trouble
     return None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import sys
 from typing import Any
 
@@ -19,6 +18,7 @@ def folder_times(paths: list[str]) -> dict[str, int]:
 
 
 def describe_interpreter() -> dict[str, Any]:
+    import platform
     from importlib import metadata
 
     packages = {}

@@ -12,19 +12,20 @@ import os
 import signal
 import sys
 import time
-from typing import Any, Callable, Mapping, NamedTuple, Sequence, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Mapping, NamedTuple, Sequence, TypeVar
 
 from . import layout, outcome, spot
 from .command import CannotStart
-from .completion import Folders, complete_plan, folders_in
 from .courier import Answer, Courier, Refused, Unreachable
-from .fetch import fetch_code
 from .files import read_json, write_json
 from .household import Bell, Household
 from .nvml import Nvml
 from .outbox import Outbox
 from .pace import BACKOFF_S, Pace
-from .supervisor import free_port, supervise
+from .ports import free_port
+
+if TYPE_CHECKING:
+    from .completion import Folders
 
 OVER = 143  # exit codes: the attempt was over before this node was
 REFUSED = 76  # another process is this node, or the token is not good
@@ -107,6 +108,8 @@ class Relay:
 
     def run(self) -> int:
         welcome = self._say_hello()
+        from .completion import folders_in
+
         folders = folders_in(self._post.home, welcome["plan"])
         os.makedirs(folders.node, exist_ok=True)
         with Bell(folders.home) as bell:
@@ -129,7 +132,7 @@ class Relay:
                 "port": port,
                 "host": os.uname().nodename[:200],
             }
-            return self._courier.post("hello", hello)
+            return self._courier.post("hello", hello, meanwhile=_load_the_rest)
 
         while True:
             answer = self._persist(say)
@@ -141,6 +144,9 @@ class Relay:
 
     def _start(self, welcome: Mapping[str, Any], folders: Folders, bell: Bell) -> dict[str, Any] | None:
         """Start the supervisor; or the outcome of a node that cannot."""
+        from .completion import complete_plan
+        from .supervisor import supervise
+
         plan = complete_plan(welcome, folders, environ=os.environ, devices=_devices(), notify_socket=bell.path)
         problem = self._lay_in(welcome["plan"].get("code_digest"), plan, folders)
         if problem is not None:
@@ -157,6 +163,8 @@ class Relay:
         return None
 
     def _lay_in(self, digest: str | None, plan: Mapping[str, Any], folders: Folders) -> dict[str, Any] | None:
+        from .fetch import fetch_code
+
         try:
             if digest:
                 os.makedirs(folders.blobs, exist_ok=True)
@@ -307,6 +315,11 @@ def _remove(folder: str) -> None:
     import shutil  # not before the end
 
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _load_the_rest() -> None:
+    """What takes long to load, and is not needed to say hello."""
+    from . import completion, fetch, supervisor  # noqa: F401
 
 
 def _say(text: str) -> None:

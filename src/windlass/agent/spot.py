@@ -4,18 +4,16 @@ for the server, stop.json and SIGTERM for the supervisor. Off unless WINDLASS_SP
 
 from __future__ import annotations
 
-import calendar
-import http.client
 import json
 import os
 import signal
 import time
-from email.utils import parsedate_to_datetime
 from typing import Callable, Mapping, NamedTuple
 from urllib.parse import urlsplit
 
 from . import kernel, layout, outcome
 from .files import read_json, write_json
+from .http1 import BadAnswer, Connection
 
 CLOUD = "WINDLASS_SPOT_NOTICES"
 ENDPOINT = "WINDLASS_SPOT_ENDPOINT"  # instead of the cloud's own address
@@ -25,7 +23,7 @@ _PATIENCE_S = 5.0
 _MARGIN_S = 2.0  # what is left after the grace period to send the last lines
 _METADATA = "http://169.254.169.254"
 _GOOGLE = "http://metadata.google.internal"
-UNANSWERED = (OSError, http.client.HTTPException, ValueError, KeyError, TypeError)
+UNANSWERED = (OSError, BadAnswer, ValueError, KeyError, TypeError)
 
 
 class Warned(NamedTuple):
@@ -116,6 +114,8 @@ def _gcp(base: str) -> Warned | None:
 
 def _azure(base: str) -> Warned | None:
     """https://learn.microsoft.com/azure/virtual-machines/linux/scheduled-events: at least 30 s before."""
+    from email.utils import parsedate_to_datetime  # long to load; so is `calendar`
+
     text = _ask(base, "/metadata/scheduledevents?api-version=2020-07-01", {"Metadata": "true"})
     for event in json.loads(text)["Events"] if text else ():
         if event["EventType"] in ("Preempt", "Terminate"):
@@ -135,9 +135,9 @@ _CLOUDS: dict[str, tuple[str, Callable[[str], Warned | None]]] = {
 def _ask(base: str, path: str, headers: Mapping[str, str], *, method: str = "GET") -> str | None:
     """The answer's text; None if there is no such thing, which is how clouds say that all is well."""
     parts = urlsplit(base)
-    connection = http.client.HTTPConnection(str(parts.hostname), parts.port or 80, timeout=_PATIENCE_S)
+    connection = Connection(str(parts.hostname), parts.port or 80, timeout_s=_PATIENCE_S)
     try:
-        connection.request(method, path, headers=dict(headers))
+        connection.request(method, path, None, headers)
         response = connection.getresponse()
         text = response.read().decode()
         return text if response.status == 200 else None
@@ -146,4 +146,6 @@ def _ask(base: str, path: str, headers: Mapping[str, str], *, method: str = "GET
 
 
 def _time(text: str) -> float:
+    import calendar
+
     return float(calendar.timegm(time.strptime(text, "%Y-%m-%dT%H:%M:%SZ")))

@@ -7,8 +7,6 @@ error output and so into their log. Of others py-spy tells if it is on the path,
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 import time
 from typing import Callable, Iterable
 
@@ -67,6 +65,9 @@ def _by_itself(rank: Rank, pid: int, read: Callable[[], object]) -> str:
 
 
 def _by_py_spy(pid: int) -> str:
+    import shutil  # here, since ranks wait for what is loaded before
+    import subprocess
+
     program = shutil.which("py-spy")
     if program is None:
         return ""

@@ -12,7 +12,6 @@ import signal
 import socket
 import sys
 import time
-import traceback
 from typing import Any, Mapping, Sequence, Union
 
 from . import gang, kernel, layout, memory, outcome, rendezvous, snapshot, surroundings
@@ -20,6 +19,7 @@ from .command import CannotStart, resolve_command
 from .environ import allotted_devices, argv_of, global_rank, inherited_environment, rank_environment, ranks_per_node
 from .files import read_json
 from .masking import Mask
+from .ports import free_port
 from .ranklog import RankLog
 from .ranks import RankCommand, Started, Step, WarmState, reset_signals, start_rank
 from .recovery import Failed
@@ -29,7 +29,6 @@ from .target import sees_the_difference, warm_target
 from .watch import FROM_OUTSIDE, Watch
 from .watched import start_watcher
 
-_LOWEST_PORT = 20_000
 _GIVE_UP_ROUNDS = 10  # what a process starts while it is being killed is met in the next
 
 
@@ -64,7 +63,7 @@ def supervise(
         _notify(plan)
         _give_memory_back(plan, result)
     except Exception as error:
-        traceback.print_exc()
+        _print_exception()
         _give_up(node_dir, error)
     sys.stderr.flush()
     os._exit(0)
@@ -210,30 +209,6 @@ def _command(
     return RankCommand(rank, argv, program, env, workdir, target)
 
 
-def free_port(host: str = "127.0.0.1") -> int:
-    """A port nobody listens on now, nor on the one before it (see `gang.line_port`), below those that the kernel gives
-    to outgoing connections, which would take it before the ranks come to use it."""
-    with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
-        highest = int(file.read().split()[0])
-    span = max(highest - _LOWEST_PORT, 1000)
-    for _ in range(100):
-        port = _LOWEST_PORT + int.from_bytes(os.urandom(4), "big") % span
-        if _is_free(host, port) and _is_free(host, port - 1):
-            return port
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
-
-
-def _is_free(host: str, port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind((host, port))
-            return True
-        except OSError:
-            return False
-
-
 def _catch_signals() -> int:
     """The file that can be read for SIGCHLD, SIGTERM and SIGCONT, which says that there may be a wish to stop: Slurm
     signals all processes of a job alike, and that one hurts nobody."""
@@ -295,4 +270,10 @@ def _give_up(node_dir: str, error: Exception) -> None:
     try:
         outcome.write(node_dir, outcome.never_started("lost", message, time.time()))
     except OSError:
-        traceback.print_exc()
+        _print_exception()
+
+
+def _print_exception() -> None:
+    import traceback  # long to load, and seldom needed
+
+    traceback.print_exc()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import unicodedata
 from collections.abc import Sequence
@@ -54,7 +53,11 @@ def paint_for(stream: TextIO) -> Paint:
 
 def width_of(stream: TextIO) -> int:
     """Columns of a terminal. A pipe has no edge, and nothing is cut off in it."""
-    return shutil.get_terminal_size((80, 24)).columns if stream.isatty() else 100_000
+    if not stream.isatty():
+        return 100_000
+    import shutil  # long to load
+
+    return shutil.get_terminal_size((80, 24)).columns
 
 
 def say(text: str = "") -> None:

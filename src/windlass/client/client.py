@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -114,7 +113,7 @@ class Client:
             "secrets": dict(submission.secrets),
             "origin": asdict(origin),
         }
-        made: dict[str, Any] = self.transport.post("/api/runs", body, key=idempotency_key or uuid.uuid4().hex)
+        made: dict[str, Any] = self.transport.post("/api/runs", body, key=idempotency_key or os.urandom(16).hex())
         return made
 
     def _send_code(self, folder: Path, only: Sequence[str] | None = None) -> str:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import http.client
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from windlass.agent.http1 import BadAnswer, Connection
 from windlass.client.endpoint import ServerRecord, process_start, read_server_record, running_server
 from windlass.core.errors import InvalidInput, ServerUnreachable, Unavailable
+
+if TYPE_CHECKING:
+    import subprocess
 
 START_TIMEOUT_S = 15.0
 _POLL_S = 0.02
@@ -71,11 +74,11 @@ def stop_server(home: Path, *, timeout_s: float = 15.0) -> bool:
 def answers(url: str) -> bool:
     """Asked with the least there is: this comes before every submission, and the server is on this machine."""
     where = urlsplit(url)
-    connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=2.0)
+    connection = Connection(where.hostname or "", where.port or 80, timeout_s=2.0)
     try:
-        connection.request("GET", "/health")
+        connection.request("GET", "/health", None, {})
         return connection.getresponse().status < 500
-    except (OSError, http.client.HTTPException):
+    except (OSError, BadAnswer):
         return False
     finally:
         connection.close()
@@ -98,6 +101,8 @@ def _start_lock(home: Path, deadline: float) -> Iterator[None]:
 
 
 def _spawn(home: Path, options: tuple[str, ...]) -> subprocess.Popen[bytes]:
+    import subprocess
+
     command = [sys.executable, "-m", "windlass.server", "--home", str(home), *options]
     with open(home / "server.log", "ab") as log:
         # Its own session and "/" as folder: it outlives the terminal and holds no mount busy. -P is not used, since

@@ -5,13 +5,13 @@ client takes, and most commands send one request and end. For servers that neith
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
+from windlass.agent.http1 import BadAnswer, Connection
 from windlass.client.endpoint import Endpoint
 
 _CONNECT_S = 5.0
@@ -67,25 +67,25 @@ def exchange(endpoint: Endpoint, request: Request) -> Reply:
     path = where.path + request.path
     if request.query:
         path += "?" + urlencode(request.query, doseq=True)
-    connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=_CONNECT_S)
+    connection = Connection(where.hostname or "", where.port or 80, timeout_s=_CONNECT_S)
     try:
         _connect(connection, request.patience_s)
         # A server that refuses a long body answers before its end, and hears no more of it.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            connection.request(request.method, path, content, headers, encode_chunked=request.chunks is not None)
+            connection.request(request.method, path, content, headers)
         response = connection.getresponse()
         return Reply(status=response.status, content=response.read(), date=response.getheader("date"))
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, BadAnswer) as error:
         raise Lost(str(error) or type(error).__name__, nobody_listens=False) from error
     finally:
         connection.close()
 
 
-def _connect(connection: http.client.HTTPConnection, patience_s: float) -> None:
+def _connect(connection: Connection, patience_s: float) -> None:
     try:
         connection.connect()
     except OSError as error:
         # One that is only slow to take the connection may be there.
         is_slow = isinstance(error, TimeoutError)
         raise Lost(str(error) or type(error).__name__, nobody_listens=not is_slow) from error
-    connection.sock.settimeout(patience_s)
+    connection.set_timeout(patience_s)

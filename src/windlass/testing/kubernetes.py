@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from windlass.agent.supervisor import free_port
+from windlass.agent.ports import free_port
 from windlass.core.errors import Unavailable
 from windlass.engines.kubernetes.api import ClusterApi, Refused, open_api
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from windlass.agent.gang import Hub, Member, open_line
-from windlass.agent.supervisor import free_port
+from windlass.agent.ports import free_port
 
 PLAN = {"nnodes": 2, "node_rank": 0, "master_addr": "127.0.0.1", "recovery": {"most": 3, "key": "secret"}}
 

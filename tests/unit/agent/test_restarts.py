@@ -14,10 +14,10 @@ import pytest
 from windlass.agent import gang as gang_module
 from windlass.agent import restarts as restarts_module
 from windlass.agent.gang import Member, line_port, open_line
+from windlass.agent.ports import free_port
 from windlass.agent.progress import ProgressFile
 from windlass.agent.restarts import Restarts
 from windlass.agent.status import Status
-from windlass.agent.supervisor import free_port
 from windlass.agent.verdict import Verdict
 
 KILLED = Verdict("signal", "rank 0 was killed by SIGKILL", rank=0, signal_number=9)

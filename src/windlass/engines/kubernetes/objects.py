@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, wait
+from functools import partial
 
 from windlass.core.errors import LaunchFailed, Unavailable
 from windlass.engines.contract import Launch
@@ -50,12 +51,16 @@ class AttemptObjects:
                 self._api.ensure(self._policy_path, render_policy(launch, self._site))
                 self._policies.add(launch.project)
             owner = self._api.create_or_get(f"{self._core}/services", render_service(launch, self._site))
-            secret = render_tokens(launch, self._site, tokens, owner)
-            self._api.ensure(f"{self._core}/secrets", secret)
             if self._site.config.queueing is Queueing.VOLCANO:
                 group = render_pod_group(launch, self._site, options, owner)
                 self._api.ensure(self._groups, group)
-            return self._make_pods(launch, options, ranks, owner)
+            made: list[Json] = []
+            # At once: no container starts before its secret is there, and long before one could it is.
+            secret = render_tokens(launch, self._site, tokens, owner)
+            works: list[Callable[[], object]] = [lambda: self._api.ensure(f"{self._core}/secrets", secret)]
+            works += self._pod_makers(launch, options, ranks, owner, made)
+            _all(self._threads, works)
+            return made
         except Refused as refusal:
             self.remove(launch.attempt_id)
             if _may_pass(refusal):
@@ -91,34 +96,40 @@ class AttemptObjects:
         except Refused as refusal:
             raise Unavailable(f"the cluster does not let us remove it: {refusal.told or refusal}") from refusal
 
-    def _make_pods(self, launch: Launch, options: KubernetesOptions, ranks: Sequence[int], owner: Json) -> list[Json]:
-        mode = self._site.config.mode
-        if mode is Mode.INDEXED_JOB:
-            made_job = self._api.ensure(self._jobs, render_job(launch, self._site, options, owner))
-            if made_job is not None and made_job["spec"].get("completionMode") != "Indexed":
+    def _pod_makers(
+        self, launch: Launch, options: KubernetesOptions, ranks: Sequence[int], owner: Json, made: list[Json]
+    ) -> list[Callable[[], object]]:
+        """What is to be done for the pods to be there; those that it makes itself end up in `made`."""
+
+        def make_job() -> None:
+            job = self._api.ensure(self._jobs, render_job(launch, self._site, options, owner))
+            if job is not None and job["spec"].get("completionMode") != "Indexed":
                 raise Refused(422, "Old", "the cluster is too old for Indexed Jobs; set the engine's `mode` to pods")
-            return []
-        if mode is Mode.JOBSET:
+
+        def make_jobset() -> None:
             if not self._api.has(_JOBSET, "JobSet"):
                 raise Refused(422, "Missing", "the cluster has no JobSets; install them, or set `mode` to pods")
             self._api.ensure(self._jobsets, render_jobset(launch, self._site, options, owner))
-            return []
-        made: list[Json] = []
 
-        def make(rank: int) -> None:
+        def make_pod(rank: int) -> None:
             manifest = render_pod(launch, rank, self._site, options, owner)
             made.append(self._api.create_or_get(f"{self._core}/pods", manifest))
 
-        _all(self._threads, [lambda rank=rank: make(rank) for rank in ranks])  # type: ignore[misc]
-        return made
+        match self._site.config.mode:
+            case Mode.INDEXED_JOB:
+                return [make_job]
+            case Mode.JOBSET:
+                return [make_jobset]
+            case Mode.PODS:
+                return [partial(make_pod, rank) for rank in ranks]
 
 
-def _all(threads: Executor, works: Sequence[Callable[[], None]]) -> None:
+def _all(threads: Executor, works: Sequence[Callable[[], object]]) -> None:
     """All of them, to their end, also if one fails; then what the first failure was."""
     if len(works) == 1:
         works[0]()
         return
-    futures: list[Future[None]] = [threads.submit(work) for work in works]
+    futures: list[Future[object]] = [threads.submit(work) for work in works]
     wait(futures)
     for future in futures:
         future.result()

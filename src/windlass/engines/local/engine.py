@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from windlass.agent import memory
-from windlass.agent.supervisor import free_port
+from windlass.agent.ports import free_port
 from windlass.core.clock import Clock
 from windlass.core.resources import Node
 from windlass.engines.contract import CodeStore, Launch, Observation, Phase, StopKind, refuse_image

@@ -8,10 +8,7 @@ from __future__ import annotations
 _PROGRAM = """\
 import os, signal, sys
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-server = os.environ["WINDLASS_SERVER"].rstrip("/")
-if server.startswith("http:"):
-    sys.modules["ssl"] = None  # long to load, and not needed
-import http.client, importlib, time, types, urllib.parse
+import importlib, socket, time, types, urllib.parse
 home = os.environ.get("WINDLASS_NODE_HOME")
 if home:
     os.makedirs(home, exist_ok=True)
@@ -20,20 +17,38 @@ if home:
 else:
     import tempfile
     folder = tempfile.mkdtemp(prefix="windlass-")
-url = urllib.parse.urlsplit(server + "/api/nodes/agent.zip")
+url = urllib.parse.urlsplit(os.environ["WINDLASS_SERVER"].rstrip("/") + "/api/nodes/agent.zip")
 pause_s = 0.2
 while True:
     try:
-        kind = http.client.HTTPConnection if url.scheme == "http" else http.client.HTTPSConnection
-        connection = kind(url.hostname, url.port, timeout=30)
-        connection.request("GET", url.path)
-        response = connection.getresponse()
-        data = response.read()
-        connection.close()
-        if response.status == 200:
+        wire = socket.create_connection((url.hostname, url.port or (443 if url.scheme == "https" else 80)), 30)
+        if url.scheme == "https":
+            import ssl
+            wire = ssl.create_default_context().wrap_socket(wire, server_hostname=url.hostname)
+        with wire, wire.makefile("rb") as answer:
+            lines = ["GET %s HTTP/1.1" % url.path, "Host: " + url.netloc, "Connection: close", "", ""]
+            wire.sendall("\\r\\n".join(lines).encode())
+            status = answer.readline().decode("latin-1").strip()
+            about = {}
+            while True:
+                name, colon, value = answer.readline().decode("latin-1").partition(":")
+                if not colon:
+                    break
+                about[name.strip().lower()] = value.strip()
+            if about.get("transfer-encoding", "").lower() == "chunked":
+                data = b""
+                while True:
+                    size = int(answer.readline().partition(b";")[0], 16)
+                    if not size:
+                        break
+                    data += answer.read(size)
+                    answer.readline()
+            else:
+                data = answer.read(int(about.get("content-length", -1)))
+        if status.split(" ")[1:2] == ["200"] and len(data) >= int(about.get("content-length", 1)):
             break
-        error = "%d %s" % (response.status, response.reason)
-    except (OSError, http.client.HTTPException) as problem:
+        error = status or "no answer"
+    except (OSError, ValueError) as problem:
         error = problem
     sys.stderr.write("windlass: %s: %s\\n" % (url.geturl(), error))
     time.sleep(pause_s)

@@ -94,7 +94,7 @@ def measure_shares(report: Report, *, jobs: int) -> None:
 
 def _shares(widest: int, jobs: int) -> list[tuple[str, float, float, float, float]]:
     """Each of the three submits as much as the whole cluster could do, for days."""
-    gpus, names = 64, list(WEIGHTS)
+    gpus, names = 96, list(WEIGHTS)  # so that every share is a whole number of GPUs
     made = [job for job in synthetic_trace(jobs=jobs, span_s=1.0, seed=7).jobs if job.gpus <= widest]
     made = [replace(job, seconds=min(job.seconds, 4 * 3600.0)) for job in made]
     span_s = math.fsum(job.gpu_seconds for job in made) / (gpus * len(names))

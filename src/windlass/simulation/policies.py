@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from windlass.core.errors import InvalidInput
@@ -11,13 +12,18 @@ from windlass.scheduling.core.types import Policy, attained_service, order_of_ar
 
 DEFAULT = "windlass"
 
+_DAY = 86400.0
+# Runs of days wait for days where there is more to do than can be done. Put first after one day, they hold up all that
+# is short, and all end later: on average by a fifth.
+_LEARNED = Policy(rank=index.rank, ageing_s=30 * _DAY, starving_s=60 * _DAY)
+
 POLICIES: Mapping[str, Policy] = MappingProxyType(
     {
-        DEFAULT: Policy(rank=index.rank),
+        DEFAULT: _LEARNED,
         "fifo": Policy(rank=order_of_arrival, backfill=False, preempts=False),
         "backfill": Policy(rank=order_of_arrival, preempts=False),
-        "least-attained": Policy(rank=attained_service),
-        "no-preemption": Policy(rank=index.rank, preempts=False),
+        "least-attained": replace(_LEARNED, rank=attained_service),
+        "no-preemption": replace(_LEARNED, preempts=False),
     }
 )
 CLAIRVOYANT = "clairvoyant"  # no policy of the scheduler: it knows how long jobs last

@@ -6,8 +6,7 @@ import os
 import sys
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 _CODES = {
     "bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "blue": 34, "magenta": 35, "cyan": 36,
@@ -26,8 +25,7 @@ STATE_STYLES = {
 STATE_MARKS = {"succeeded": "✓", "failed": "✗", "cancelled": "■", "queued": "…", "recovering": "↻"}
 
 
-@dataclass(frozen=True, slots=True)
-class Paint:
+class Paint(NamedTuple):
     """Colours text if `on`, else leaves it alone."""
 
     on: bool
@@ -111,8 +109,7 @@ def fit(text: str, width: int) -> str:
     return kept + "…" if width > 0 else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(NamedTuple):
     text: str
     styles: tuple[str, ...] = ()
 

@@ -101,8 +101,6 @@ class Client:
     def post(self, submission: Submission, *, idempotency_key: str | None = None) -> dict[str, Any]:
         """As `send`, to a server that runs; the new run as the server shows it. Loads no models: they take longer than
         all of the rest, and the server checks what it is sent."""
-        from dataclasses import asdict
-
         from windlass.client.provenance import gather_origin
 
         digest = None if submission.code is None else self._send_code(submission.code, submission.files)
@@ -111,7 +109,7 @@ class Client:
             "spec": dict(submission.spec),
             "code_digest": digest,
             "secrets": dict(submission.secrets),
-            "origin": asdict(origin),
+            "origin": origin.as_json(),
         }
         made: dict[str, Any] = self.transport.post("/api/runs", body, key=idempotency_key or os.urandom(16).hex())
         return made

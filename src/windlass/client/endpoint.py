@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from windlass.agent import kernel
@@ -17,18 +17,19 @@ from windlass.core.errors import InvalidInput, ServerUnreachable
 LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
+class Endpoint(NamedTuple):
     url: str
-    token: str | None = field(repr=False, default=None)
+    token: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Endpoint({self.url!r})"  # tokens are nobody's business
 
     @property
     def is_local(self) -> bool:
         return urlsplit(self.url).hostname in LOOPBACK
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerRecord:
+class ServerRecord(NamedTuple):
     """What an embedded server writes into `server.json` once it answers."""
 
     url: str

@@ -7,8 +7,8 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
 from windlass.agent.http1 import BadAnswer, Connection
@@ -18,19 +18,17 @@ _CONNECT_S = 5.0
 _PROXIES = ("http_proxy", "all_proxy")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(NamedTuple):
     method: str
     path: str
-    query: Mapping[str, Any] = field(default_factory=dict)
+    query: Mapping[str, Any] = MappingProxyType({})
     body: Any = None  # sent as JSON
     chunks: Callable[[], Iterable[bytes]] | None = None  # a body of any size, made anew for each try
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = MappingProxyType({})
     patience_s: float = 30.0  # with the answer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class Reply(NamedTuple):
     status: int
     content: bytes
     date: str | None  # the server's clock, as HTTP tells it

@@ -12,8 +12,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from windlass import __version__
 
@@ -23,8 +23,7 @@ MOST_DIFF_BYTES = 1_000_000
 _KEPT_ENV = ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GitState:
+class GitState(NamedTuple):
     """As the wire's of that name; the server checks it."""
 
     commit: str | None
@@ -34,8 +33,7 @@ class GitState:
     diff: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
+class Origin(NamedTuple):
     """As the wire's of that name; the server checks it."""
 
     host: str
@@ -45,6 +43,9 @@ class Origin:
     search_path: str | None
     env: Mapping[str, str]
     git: GitState | None
+
+    def as_json(self) -> dict[str, Any]:
+        return {**self._asdict(), "git": self.git and self.git._asdict()}
 
 
 def gather_origin(code: Path, environ: Mapping[str, str] = os.environ) -> Origin:

@@ -7,9 +7,9 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from windlass.core.errors import InvalidInput
 
@@ -22,12 +22,14 @@ Secrets = Mapping[str, str] | Iterable[str]
 _MERGED = ("params", "env", "tags", "resources", "retry")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Submission:
+class Submission(NamedTuple):
     spec: Mapping[str, Any]  # as it is sent
     code: Path | None  # the folder to snapshot
     files: Sequence[str] | None = None  # these of it and no others
-    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    secrets: Mapping[str, str] = MappingProxyType({})
+
+    def __repr__(self) -> str:
+        return f"Submission({dict(self.spec)!r}, code={self.code!r})"  # without secrets
 
 
 def assemble(

@@ -77,7 +77,9 @@ class Connection:
         self._method = ""
 
     def connect(self) -> None:
-        opened = socket.create_connection((self._host, self._port), self._timeout_s)
+        # As bytes: a name that is text is taken for an international one, and the tables of those are long to load.
+        host: Any = self._host.encode() if self._host.isascii() else self._host
+        opened = socket.create_connection((host, self._port), self._timeout_s)
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._secure:
             import ssl  # long to load, and mostly not needed

@@ -35,7 +35,7 @@ def ensure_server(
 
     `options` go to `python -m windlass.server`; `before_start` is called only if a server must be started.
     """
-    if (server := running_server(home)) is not None and answers(server.url):
+    if (server := running_server(home)) is not None and _listens(server.url):
         return server
     try:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -71,8 +71,21 @@ def stop_server(home: Path, *, timeout_s: float = 15.0) -> bool:
     return True
 
 
+def _listens(url: str) -> bool:
+    """The least that can be asked: this comes before every submission. A server is known once it answers, so all that
+    is to be told is whether it has just ended."""
+    where = urlsplit(url)
+    connection = Connection(where.hostname or "", where.port or 80, timeout_s=2.0)
+    try:
+        connection.connect()
+        return True
+    except OSError:
+        return False
+    finally:
+        connection.close()
+
+
 def answers(url: str) -> bool:
-    """Asked with the least there is: this comes before every submission, and the server is on this machine."""
     where = urlsplit(url)
     connection = Connection(where.hostname or "", where.port or 80, timeout_s=2.0)
     try:

@@ -8,7 +8,6 @@ import getpass
 import os
 import re
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -83,6 +82,8 @@ def _user() -> str | None:
 
 def git_state(folder: Path, *, timeout_s: float = GIT_TIMEOUT_S) -> GitState | None:
     """None without git, outside a repository, or if git takes too long."""
+    if not _may_be_repository(folder, os.environ):
+        return None
     deadline = time.monotonic() + timeout_s
     status = _git(folder, deadline, "status", "--porcelain=v2", "--branch", "--untracked-files=no")
     if status is None:
@@ -102,7 +103,15 @@ def git_state(folder: Path, *, timeout_s: float = GIT_TIMEOUT_S) -> GitState | N
     )
 
 
+def _may_be_repository(folder: Path, environ: Mapping[str, str]) -> bool:
+    """Asked before git is: most of the time that a submission takes would be git's, to say no."""
+    above = folder.absolute()
+    return "GIT_DIR" in environ or any((place / ".git").exists() for place in (above, *above.parents))
+
+
 def _git(folder: Path, deadline: float, *arguments: str) -> str | None:
+    import subprocess  # here, since many have no repository
+
     left_s = deadline - time.monotonic()
     if left_s <= 0:
         return None

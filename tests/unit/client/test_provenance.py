@@ -28,6 +28,16 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_outside_a_repository_git_is_not_even_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Path] = []
+    monkeypatch.setattr(provenance, "_git", lambda folder, *_: asked.append(folder))
+    assert git_state(tmp_path) is None
+    assert not asked
+    (tmp_path / ".git").mkdir()
+    assert git_state(tmp_path / "deep" / "below") is None
+    assert asked == [tmp_path / "deep" / "below"]
+
+
 def test_a_clean_repository(repository: Path) -> None:
     (repository / "untracked.py").write_text("")
     state = git_state(repository)

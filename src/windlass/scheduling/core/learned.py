@@ -98,7 +98,7 @@ class Learned:
         step = step_of(seconds)
         if step >= COUNT - 1:
             return table[-1] * gpus
-        low, high = EDGES[step], EDGES[step + 1]
+        low, high = float(EDGES[step]), float(EDGES[step + 1])
         part = min(1.0, max(0.0, (seconds - low) / (high - low)))  # rounding may put it just outside
         return (table[step] * (1.0 - part) + table[step + 1] * part) * gpus
 

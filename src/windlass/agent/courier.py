@@ -63,6 +63,8 @@ class Courier:
         except (OSError, BadAnswer) as error:
             self.close()
             raise Unreachable("the answer to %s broke off: %s" % (name, error)) from error
+        if not response.keeps:
+            self.close()
         return Answer(response.status, content)
 
     def open(self, name: str) -> Response:

@@ -30,6 +30,9 @@ def fetch_code(courier: Courier, digest: str, blobs: str) -> None:
                 if content is not None:
                     _store(member.name, content, blobs)  # type: ignore[arg-type]  # a binary file, by another name
         response.read()
+    except CannotStart:
+        courier.close()  # the rest of the answer would be taken for the next one
+        raise
     except (tarfile.TarError, EOFError, BadAnswer, OSError) as error:
         courier.close()
         raise Unreachable("the code broke off: %s" % error) from error

@@ -132,7 +132,7 @@ def _read_status(file: Any) -> tuple[int, str]:
     line = _read_line(file)
     version, _, rest = line.partition(" ")
     code, _, reason = rest.partition(" ")
-    if not version.startswith("HTTP/1.") or not code.isdigit():
+    if not version.startswith("HTTP/1.") or not (code.isascii() and code.isdigit()):
         raise BadAnswer("this is no answer of a web server: %r" % line[:80])
     return int(code), reason
 

@@ -22,6 +22,7 @@ _TRANSPOSE_A, _TRANSPOSE_B, _EPILOGUE, _AUX_POINTER, _AUX_STRIDE = 3, 4, 7, 11, 
 _MOST_WORKSPACE = 1  # cublasLtMatmulPreferenceAttributes_t
 _WORKSPACE_BYTES = 64 << 20  # what NVIDIA recommends for Hopper is half of it
 _CANDIDATES = 8
+_MOST_TIMED = 128  # shapes; more have lengths that vary, and take the library's first guess
 _TURNS = 3
 _ALIGNED = 8  # elements: 16 bytes
 
@@ -56,12 +57,16 @@ class _Shape(NamedTuple):
 
 
 def usable(x: Tensor, weight: Tensor) -> bool:
-    """Whether these can be multiplied here: bf16 on a GPU where it has been tried, sizes that fit 16-byte accesses."""
+    """Whether these can be multiplied here: bf16 on the current GPU, of a kind where it has been tried, with sizes and
+    places that fit 16-byte accesses. Not where runs are to be the same to the bit: time chooses the way."""
     return (
         x.is_cuda
         and x.dtype == weight.dtype == torch.bfloat16
+        and x.device.index == torch.cuda.current_device()
         and torch.cuda.get_device_capability(x.device) >= (9, 0)
-        and all(size % _ALIGNED == 0 for size in (*x.shape, *weight.shape))
+        and all(size and size % _ALIGNED == 0 for size in (*x.shape, *weight.shape))
+        and not (x.data_ptr() % 16 or weight.data_ptr() % 16)
+        and not torch.are_deterministic_algorithms_enabled()
         and _library() is not None
     )
 
@@ -72,7 +77,11 @@ def multiply(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
     a, a_turned = _as_it_lies(a)
     b, b_turned = _as_it_lies(b)
     result = a.new_empty(rows, columns) if out is None else out
-    _product(_Shape(columns, rows, inner, b_turned, a_turned), a.device).run(b, a, result, None)
+    assert result.is_contiguous()
+    product = _product(_Shape(columns, rows, inner, b_turned, a_turned), a.device)
+    if not product.is_known:
+        return torch.mm(a.t() if a_turned else a, b.t() if b_turned else b, out=result)
+    product.run(b, a, result, None)
     return result
 
 
@@ -114,11 +123,21 @@ def _by(shape: _Shape, device: torch.device, at_once: Callable[[], T], one_by_on
     """Not every shape has a good way to do it at once: half the speed of the product alone has been seen."""
     chosen = _at_once.get((shape, device))
     if chosen is None:
-        chosen = _at_once[shape, device] = _fastest([at_once, one_by_one]) == 0
+        chosen = _product(shape, device).is_known
+        if chosen and _can_time():
+            chosen = _at_once[shape, device] = _fastest([at_once, one_by_one]) == 0
     return at_once() if chosen else one_by_one()
 
 
 _at_once: dict[tuple[_Shape, torch.device], bool] = {}
+
+
+def _can_time() -> bool:
+    """Not while a graph is captured; and not for ever, where every batch has another length."""
+    return len(_timed) < _MOST_TIMED and not torch.cuda.is_current_stream_capturing()
+
+
+_timed: set[_Shape] = set()
 
 
 def _fastest(ways: Sequence[Callable[[], Any]]) -> int:
@@ -159,11 +178,17 @@ class _Product:
         self._candidates = self._ask(device)
         self._chosen: _Heuristic | None = None
 
+    @property
+    def is_known(self) -> bool:
+        """Whether the library has any way for it."""
+        return bool(self._candidates)
+
     def run(self, a: Tensor, b: Tensor, d: Tensor, aux: Tensor | None) -> None:
-        if self._chosen is None:
+        if self._chosen is None and _can_time():
             ways = [functools.partial(self._launch, candidate, a, b, d, aux) for candidate in self._candidates]
             self._chosen = self._candidates[_fastest(ways)]
-        self._launch(self._chosen, a, b, d, aux)
+            _timed.add(self._shape)
+        self._launch(self._chosen or self._candidates[0], a, b, d, aux)
 
     def _launch(self, how: _Heuristic, a: Tensor, b: Tensor, d: Tensor, aux: Tensor | None) -> None:
         if aux is not None:
@@ -198,9 +223,7 @@ class _Product:
                 *(found, ctypes.byref(count)),
             )
         self._call("MatmulPreferenceDestroy", preference)
-        if not count.value:
-            raise RuntimeError(f"cuBLASLt knows no way to multiply {self._shape}")
-        return list(found[: count.value])
+        return [way for way in found[: count.value] if way.status == 0]
 
     def _layout(self, rows: int, columns: int, *, turned: bool = False) -> ctypes.c_void_p:
         layout = ctypes.c_void_p()
@@ -220,7 +243,7 @@ class _Product:
             raise RuntimeError(f"cublasLt{name} failed with status {status}")
 
 
-@functools.lru_cache(maxsize=256)
+@functools.cache
 def _product(shape: _Shape, device: torch.device) -> _Product:
     return _Product(shape, device)
 

@@ -11,24 +11,18 @@ from torch import Tensor, nn
 def replace_linears(
     blocks: Iterable[nn.Module], kind: type[nn.Linear], fits: Callable[[nn.Linear], bool] = lambda _: True
 ) -> None:
-    """Make the linear layers in `blocks` that fit layers of this kind, with the same parameters and names."""
-    for parent, name, layer in list(plain_linears(blocks, fits)):
-        with torch.device("meta"):
-            other = kind(layer.in_features, layer.out_features, bias=layer.bias is not None)
-        other.weight, other.bias = layer.weight, layer.bias
-        setattr(parent, name, other)
+    """Make the linear layers in `blocks` that fit layers of this kind, which may add no state. They stay the same
+    objects, with their parameters, names and hooks: tensor parallelism works by those."""
+    for layer in list(plain_linears(blocks, fits)):
+        layer.__class__ = kind
 
 
-def plain_linears(
-    blocks: Iterable[nn.Module], fits: Callable[[nn.Linear], bool]
-) -> Iterator[tuple[nn.Module, str, nn.Linear]]:
-    """With the module that has each, and its name there."""
+def plain_linears(blocks: Iterable[nn.Module], fits: Callable[[nn.Linear], bool]) -> Iterator[nn.Linear]:
     for block in blocks:
-        for parent in block.modules():
-            for name, layer in parent.named_children():
-                # Of this very class: what a subclass does with its weight is not known.
-                if type(layer) is nn.Linear and fits(layer):
-                    yield parent, name, layer
+        for layer in block.modules():
+            # Of this very class: what a subclass does with its weight is not known.
+            if type(layer) is nn.Linear and fits(layer):
+                yield layer
 
 
 def narrowed(x: Tensor) -> Tensor:

@@ -42,7 +42,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         by_states, by_weight = ctx.needs_input_grad[:2]
         narrow = weight.detach().to(states.dtype)
         parts = _even_parts(len(states), rows)
-        d_states = torch.empty_like(states) if by_states else None
+        d_states = states.new_empty(states.shape) if by_states else None  # contiguous, whatever they are
         d_weight: Tensor | None = None
         losses = []
         with torch.autocast(states.device.type, enabled=False):

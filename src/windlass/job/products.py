@@ -34,7 +34,7 @@ class FastLinear(nn.Linear):
 
 def takes(x: Tensor, layer: nn.Linear) -> bool:
     """Whether this layer's products with `x` would be in bf16, on a GPU, and of a weight that is here as a whole."""
-    if not x.is_cuda or isinstance(layer.weight, DTensor):
+    if not x.is_cuda or x.dim() < 2 or isinstance(layer.weight, DTensor):
         return False
     return (torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype) == torch.bfloat16
 

@@ -48,6 +48,15 @@ def test_layers_in_blocks_change_and_their_parameters_stay() -> None:
     assert not list(plain_linears([block], lambda _: True))
 
 
+def test_hooks_stay_where_they_are() -> None:
+    seen: list[type[nn.Module]] = []
+    block = nn.Sequential(nn.Linear(8, 8))
+    block[0].register_forward_hook(lambda layer, *_: seen.append(type(layer)))
+    products.apply_fastest([block])
+    block(torch.zeros(2, 8))
+    assert seen == [products.FastLinear]
+
+
 @pytest.mark.parametrize("bias", [False, True], ids=["plain", "bias"])
 def test_on_a_cpu_it_is_the_usual_layer(bias: bool) -> None:
     usual, fast = _twins(bias=bias, device="cpu", dtype=torch.float32)

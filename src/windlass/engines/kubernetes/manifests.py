@@ -197,7 +197,7 @@ def _container(launch: Launch, share: NodeShare, site: Site, options: Kubernetes
     container: Json = {
         "name": "node",
         "image": launch.image or config.image,
-        "command": [config.python, "-S", "-c", site.bootstrap],  # what is installed is for the ranks
+        "command": [config.python, "-c", site.bootstrap],
         "env": [
             {"name": "WINDLASS_SERVER", "value": site.server_url},
             {"name": "WINDLASS_NODE_ATTEMPT", "value": launch.attempt_id},

@@ -18,15 +18,17 @@ else:
     import tempfile
     folder = tempfile.mkdtemp(prefix="windlass-")
 url = urllib.parse.urlsplit(os.environ["WINDLASS_SERVER"].rstrip("/") + "/api/nodes/agent.zip")
+port = url.port or (443 if url.scheme == "https" else 80)
 pause_s = 0.2
 while True:
     try:
-        wire = socket.create_connection((url.hostname, url.port or (443 if url.scheme == "https" else 80)), 30)
+        wire = socket.create_connection((url.hostname, port), 30)
         if url.scheme == "https":
             import ssl
             wire = ssl.create_default_context().wrap_socket(wire, server_hostname=url.hostname)
         with wire, wire.makefile("rb") as answer:
-            lines = ["GET %s HTTP/1.1" % url.path, "Host: " + url.netloc, "Connection: close", "", ""]
+            host = url.netloc.rpartition("@")[2]
+            lines = ["GET %s HTTP/1.1" % url.path, "Host: " + host, "Connection: close", "", ""]
             wire.sendall("\\r\\n".join(lines).encode())
             status = answer.readline().decode("latin-1").strip()
             about = {}

@@ -72,7 +72,9 @@ def simulate(
     with _progress(len(jobs.jobs)) as show:
         for name in names:
             tried[name] = try_policy(name, jobs, machines, conditions, told=show(name))
-    title = f"{len(jobs.jobs):,} jobs of {trace.name} on {machines.gpus:,} GPUs, load {jobs.load_of(machines.gpus):.0%}"
+    title = f"{len(jobs.jobs):,} jobs of {trace.name} on {machines.gpus:,} GPUs"
+    if (offered := jobs.load_of(machines.gpus)) is not None:
+        title += f", load {offered:.0%}"
     if plot is not None:
         write_plot(plot, title, {name: each.times_s for name, each in tried.items()})
         notice(f"written to {plot}")

@@ -26,15 +26,14 @@ def check_plot(path: Path) -> None:
 
 def write_plot(path: Path, title: str, times: Mapping[str, Sequence[float]]) -> None:
     """`times` by policy: of every job, the seconds from its submission to its end."""
-    kind = path.suffix.lower()
-    if kind not in (".svg", ".html"):
-        raise InvalidInput(
-            f"--plot {path}: a plot is written as .svg or .html, not as {kind or 'a file without ending'}"
-        )
+    check_plot(path)
     picture = render_plot(title, times)
-    if kind == ".html":
+    if path.suffix.lower() == ".html":
         picture = f'<!doctype html><meta charset="utf-8"><title>{html.escape(title)}</title>\n{picture}'
-    path.write_text(picture)
+    try:
+        path.write_text(picture)
+    except OSError as error:
+        raise InvalidInput(f"--plot {path}: cannot be written: {error.strerror}") from error
 
 
 def render_plot(title: str, times: Mapping[str, Sequence[float]]) -> str:

@@ -1,4 +1,4 @@
-"""A trace through the scheduler: the same `decide` as in the controller, on a clock that leaps from event to event.
+"""A trace through the scheduler: `decide` of `windlass.scheduling.core`, on a clock that leaps from event to event.
 
 What is simulated: a run that is stopped saves on the notice and, when it comes back, spends `restart_s` before it goes
 on. The scheduler looks after each event, at most once in `pass_s`, and every `tick_s` while somebody waits.

@@ -10,9 +10,10 @@ import csv
 import json
 import math
 import random
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +60,9 @@ class Trace:
         widest = max(job.gpus for job in self.jobs)
         return max(widest, math.ceil(self.gpu_seconds / (load * self.span_s)))
 
-    def load_of(self, gpus: int) -> float:
-        return self.gpu_seconds / (gpus * self.span_s)
+    def load_of(self, gpus: int) -> float | None:
+        """None where all jobs come at once: they are offered no time."""
+        return self.gpu_seconds / (gpus * self.span_s) if self.span_s > 0 else None
 
     def one_in(self, count: int) -> Trace:
         """Every `count`-th job: the same mix, less often."""
@@ -89,11 +91,19 @@ def read_trace(path: Path) -> Trace:
     problems: list[str] = []
     read = _json_jobs if text.lstrip().startswith("{") else _csv_jobs
     jobs = list(read(text.splitlines(), path.name, problems))
+    twice = [id for id, count in Counter(job.name for job in jobs).items() if count > 1]
+    problems += [f"{path.name}: run {id} is there more than once" for id in twice]
     if problems:
         more = len(problems) - _MOST_PROBLEMS
         shown = problems[:_MOST_PROBLEMS] + ([f"{path.name}: {more} more like these"] if more > 0 else [])
         raise InvalidDocument(shown)
     return make_trace(jobs)
+
+
+def _utc(text: str) -> float:
+    """Times without a zone are in none: the machine's own would make hours of them disappear in spring."""
+    found = datetime.fromisoformat(text)
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
 
 
 def _csv_jobs(lines: list[str], name: str, problems: list[str]) -> Iterator[Job]:
@@ -108,7 +118,7 @@ def _csv_jobs(lines: list[str], name: str, problems: list[str]) -> Iterator[Job]
         return
     for row in rows:
         try:
-            at = datetime.fromisoformat(row["timestamp"]).timestamp()
+            at = _utc(row["timestamp"])
             seconds, gpus = float(row["duration"]), float(row["num_gpus"])
         except (TypeError, ValueError) as error:
             problems.append(f"{name}:{rows.line_num}: {error}; a line is a time, seconds and a number of GPUs")

@@ -61,3 +61,18 @@ def test_the_load_sets_the_number_of_gpus() -> None:
 
 def test_a_synthetic_trace_is_the_same_each_time() -> None:
     assert synthetic_trace(jobs=50, span_s=1000) == synthetic_trace(jobs=50, span_s=1000)
+
+
+def test_jobs_that_come_at_once_are_offered_no_time() -> None:
+    assert (
+        make_trace([Job(name="a", at=5.0, seconds=9.0, gpus=1), Job(name="b", at=5.0, seconds=9.0, gpus=1)]).load_of(2)
+        is None
+    )
+
+
+def test_a_run_that_is_there_twice_is_named(tmp_path: Path) -> None:
+    line = '{"id": "r-1", "submitted_at": 1.0, "ended_at": 6.0, "duration_s": 5.0, "spec": {"resources": {"gpus": 1}}}'
+    path = tmp_path / "runs.jsonl"
+    path.write_text(f"{line}\n{line}\n")
+    with pytest.raises(InvalidDocument, match="run r-1 is there more than once"):
+        read_trace(path)

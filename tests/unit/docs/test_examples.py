@@ -15,6 +15,7 @@ import yaml
 from windlass.cli.commands import build_app
 from windlass.core.errors import InvalidConfig, InvalidSpec
 from windlass.server.config import load_config
+from windlass.simulation.cluster import read_cluster
 from windlass.wire.config import ServerConfig
 from windlass.wire.document import Kind, parse_document
 from windlass.wire.spec import RunSpec, parse_spec
@@ -69,6 +70,11 @@ def load(example: Example, folder: Path) -> str:
     if "services" in data:
         load_compose(example.text, folder)
         return "compose"
+    if isinstance(data.get("nodes"), list):
+        path = folder / "cluster.yaml"
+        path.write_text(example.text)
+        read_cluster(path)
+        return "cluster"
     if not data.keys() & RunSpec.model_fields.keys():
         path = folder / "config.yaml"
         path.write_text(example.text)
@@ -106,6 +112,7 @@ def test_there_are_examples_of_every_kind(tmp_path: Path) -> None:
     assert kinds.count("config") >= 6
     assert kinds.count("spec") >= 6
     assert kinds.count("compose") == 1
+    assert kinds.count("cluster") == 1
 
 
 def test_no_key_is_in_both_specs_and_configs() -> None:

@@ -16,7 +16,7 @@ from windlass.scheduling.core import index
 from windlass.scheduling.core.decide import decide
 from windlass.scheduling.core.fairness import accrue
 from windlass.scheduling.core.learned import History, Lasted, Learned
-from windlass.scheduling.core.types import Policy, Project, Running, Snapshot, Start, Waiting, Want
+from windlass.scheduling.core.types import Policy, Project, Running, Snapshot, Start, Waiting, Want, begun
 from windlass.simulation.cluster import Cluster
 from windlass.simulation.trace import Job, Trace
 
@@ -223,20 +223,8 @@ class _Replay:
         story.work_from = self._now + back_s
         self._held[run.project] += story.job.gpus
         self._queued[run.project] -= 1
-        self._running[run.run_id] = Running(
-            run_id=run.run_id,
-            project=run.project,
-            user=run.user,
-            priority=run.priority,
-            want=start.want,
-            placement=start.placement,
-            submitted_at=run.submitted_at,
-            queued_at=run.queued_at,
-            started_at=self._now,
-            served=run.served,
-            saves_on_notice=True,
-            restart_s=self._conditions.restart_s,
-            preemptions=run.preemptions,
+        self._running[run.run_id] = replace(
+            begun(run, start, self._now), saves_on_notice=True, restart_s=self._conditions.restart_s
         )
         heappush(self._ends, (story.work_from + story.left_s, run.run_id, self._now))
 

@@ -175,6 +175,24 @@ class Start:
     placement: Placement
 
 
+def begun(run: Waiting, start: Start, now: float) -> Running:
+    """The run as it is once this decision is carried out; what is learned of it comes on top."""
+    return Running(
+        run_id=run.run_id,
+        project=run.project,
+        user=run.user,
+        priority=run.priority,
+        want=start.want,
+        placement=start.placement,
+        submitted_at=run.submitted_at,
+        queued_at=run.queued_at,
+        started_at=now,
+        served=run.served,
+        preemptions=run.preemptions,
+        ends_at=None if run.longest_s is None else now + run.longest_s,
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
     run_id: str

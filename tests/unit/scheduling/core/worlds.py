@@ -21,6 +21,7 @@ from windlass.scheduling.core.types import (
     Snapshot,
     Waiting,
     Want,
+    begun,
     size,
 )
 
@@ -64,20 +65,7 @@ class World:
         for start in found.starts:
             run = self.waiting.pop(start.run_id)
             self.started_first.setdefault(run.run_id, self.now)
-            self.running[run.run_id] = Running(
-                run_id=run.run_id,
-                project=run.project,
-                user=run.user,
-                priority=run.priority,
-                want=start.want,
-                placement=start.placement,
-                submitted_at=run.submitted_at,
-                queued_at=run.queued_at,
-                started_at=self.now,
-                served=run.served,
-                preemptions=run.preemptions,
-                ends_at=None if run.longest_s is None else self.now + run.longest_s,
-            )
+            self.running[run.run_id] = begun(run, start, self.now)
         for stop in found.stops:
             self.running[stop.run_id] = replace(self.running[stop.run_id], stopping=True)
             self.warned_at[stop.run_id] = self.now

@@ -9,6 +9,7 @@ alone, runs are served by least attained service.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -19,7 +20,7 @@ BELIEF = 5.0  # so many runs' worth the kinds above count for
 DOUBT = 2.0  # and, at the root, the assumption about which nothing is known
 ENDS = 1.0 - 2.0 ** (-1.0 / STEPS)  # that assumption
 
-EDGES = (0.0, *(FIRST_S * 2.0 ** (step / STEPS) for step in range(COUNT)))
+EDGES: tuple[float, ...] = (0.0, *(FIRST_S * 2.0 ** (step / STEPS) for step in range(COUNT)))
 
 Kind = tuple[object, ...]  # (), (size,), (size, project), (size, project, user)
 
@@ -87,6 +88,7 @@ class Learned:
         self._odds: dict[Kind, list[float]] = {}
         self._tables: dict[Kind, list[float]] = {}
         self._kinds: dict[tuple[float, str, str], list[float]] = {}
+        self._worn: dict[tuple[float, str, str], list[float]] = {}
 
     def rank(self, gpus: float, project: str, user: str, seconds: float) -> float:
         """GPU-seconds to be spent on such a run for each run that ends, if it is served for as long as is worth it."""
@@ -109,6 +111,22 @@ class Learned:
             left *= 1.0 - ends
             chances.append(left)
         return tuple(chances)
+
+    def lasts(self, gpus: float, project: str, user: str, seconds: float, chance: float) -> float:
+        """How long in all a run that has lasted so long lasts at most, with this chance (from 0 to below 1)."""
+        worn = self._worn.get((gpus, project, user))
+        if worn is None:
+            worn = self._worn[gpus, project, user] = _wear(self._odds_of(kind_of(gpus, project, user)))
+        step = step_of(seconds)
+        if step >= COUNT - 1:
+            return seconds / (1.0 - chance)
+        part = min(1.0, max(0.0, (seconds - EDGES[step]) / (EDGES[step + 1] - EDGES[step])))
+        at = worn[step] + part * (worn[step + 1] - worn[step]) - math.log1p(-chance)
+        then = bisect_right(worn, at) - 1
+        if then >= COUNT - 1:
+            return max(seconds, EDGES[COUNT - 1])
+        part = (at - worn[then]) / (worn[then + 1] - worn[then])
+        return max(seconds, EDGES[then] + part * (EDGES[then + 1] - EDGES[then]))
 
     def _table(self, kind: Kind) -> list[float]:
         while kind and kind not in self._ended and kind not in self._still:
@@ -135,6 +153,14 @@ class Learned:
             came += here + (still[step] if still else 0)
         self._odds[kind] = odds
         return odds
+
+
+def _wear(odds: list[float]) -> list[float]:
+    """At the beginning of each step: the logarithm of how few come so far, which is added up over a run's life."""
+    worn = [0.0]
+    for ends in odds[:-1]:
+        worn.append(worn[-1] - math.log1p(-min(ends, 1.0 - 1e-12)))
+    return worn
 
 
 def _rank_steps(odds: list[float]) -> list[float]:

@@ -88,6 +88,23 @@ class Adopter:
         self.look()
         return number
 
+    def hold(self, source: Path, step: int) -> Path:
+        """What `source` is now, under a name of our own, so that it may be removed before it is taken; `let_go` ends
+        it. Raises OSError where there are no hard links between the two."""
+        holding = self._folder / saving_name(step, secrets.token_hex(4))
+        try:
+            for name, path in files_of(source):
+                held = holding / source.name / name if source.is_dir() else holding / name
+                held.parent.mkdir(parents=True, exist_ok=True)
+                os.link(path, held)
+        except OSError:
+            discard(holding, self._disk)
+            raise
+        return holding / source.name
+
+    def let_go(self, held: Path) -> None:
+        discard(held.parent, self._disk)
+
     def newest(self) -> Path | None:
         """Where the newest good one is: its file, or its folder if it has several. From the store if that has a newer
         one. Damaged ones are set aside. All ranks may ask at once: the first does it, the others find what it left."""

@@ -23,10 +23,6 @@ class RunCheckpointIO(TorchCheckpointIO):  # type: ignore[misc]
         super().save_checkpoint(checkpoint, path, storage_options)
         registration().register(path, int(checkpoint.get("global_step", 0)), _scores(checkpoint))
 
-    def remove_checkpoint(self, path: Any) -> None:
-        registration().wait()  # for the copy of what is to go
-        super().remove_checkpoint(path)
-
     def teardown(self) -> None:
         registration().close()
         super().teardown()

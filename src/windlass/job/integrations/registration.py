@@ -1,4 +1,7 @@
-"""Taking what a framework has saved into the run's checkpoints, on the first rank, while training goes on."""
+"""Taking what a framework has saved into the run's checkpoints, on the first rank, while training goes on.
+
+Frameworks keep few of their own, and remove one as soon as the next is written: what is to be copied is held first.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import functools
 import math
 import os
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +26,6 @@ class Registration:
         folder = os.environ.get(_FOLDER) or session().output_dir / "checkpoints"
         self._adopter = Adopter(Path(folder).absolute(), session().wanted_checkpoints)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="windlass-adopting")
-        self._last: Future[None] | None = None
 
     def newest(self) -> str | None:
         """Where the framework can go on from: a file or a folder."""
@@ -32,11 +34,12 @@ class Registration:
 
     def register(self, path: str | os.PathLike[str], step: int, metrics: Mapping[str, Any]) -> None:
         values = {name: float(value) for name, value in metrics.items() if _is_number(value)}
-        self._last = self._thread.submit(self._take, Path(path), step, values)
-
-    def wait(self) -> None:
-        if self._last is not None:
-            self._last.result()
+        try:
+            held = self._adopter.hold(Path(path), step)
+        except OSError:  # on another file system, say: then it is copied at once
+            self._take(Path(path), None, step, values)
+        else:
+            self._thread.submit(self._take, Path(path), held, step, values)
 
     def close(self) -> None:
         """All is here, and in the store if there is one."""
@@ -44,11 +47,14 @@ class Registration:
         self._adopter.close()
         registration.cache_clear()
 
-    def _take(self, path: Path, step: int, metrics: Mapping[str, float]) -> None:
+    def _take(self, path: Path, held: Path | None, step: int, metrics: Mapping[str, float]) -> None:
         try:
-            self._adopter.take(path, step=step, metrics=metrics)
+            self._adopter.take(held or path, step=step, metrics=metrics)
         except (Unsteady, OSError) as error:
             session().alert("checkpoint-failed", f"{path} was not taken into the catalogue: {error}", step)
+        finally:
+            if held is not None:
+                self._adopter.let_go(held)
 
 
 @functools.cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from windlass.core.errors import InvalidInput
 from windlass.core.manifest import folder_name
 from windlass.job.checkpoint import adopting
-from windlass.job.checkpoint.adopting import Adopter, Unsteady, signature_of, step_in
+from windlass.job.checkpoint.adopting import ADOPTED, Adopter, Unsteady, signature_of, step_in
 from windlass.job.checkpoint.disk import Disk
 from windlass.job.checkpoint.folder import check_hashes, list_saved, set_aside
 from windlass.job.checkpoint.stores import fetching
@@ -76,6 +77,26 @@ def test_a_folder_is_taken_with_all_in_it_and_removed_with_all_in_it(tmp_path: P
     check_hashes(saved)
     assert adopter.newest() == saved.path
     assert [path for path in (tmp_path / "adopted").iterdir() if path.is_dir()] == [saved.path]
+
+
+def test_what_is_held_may_be_removed_before_it_is_taken(tmp_path: Path) -> None:
+    adopter, source = Adopter(tmp_path / "run", {}), tmp_path / "checkpoint-2"
+    (source / "deep").mkdir(parents=True)
+    (source / "deep" / "model.pt").write_bytes(b"two")
+    single = tmp_path / "m-3.pt"
+    single.write_bytes(b"three")
+    held = {2: adopter.hold(source, 2), 3: adopter.hold(single, 3)}
+    shutil.rmtree(source)
+    single.unlink()
+    for step, path in held.items():
+        assert adopter.take(path, step=step) == step
+        adopter.let_go(path)
+    three, two = list_saved(tmp_path / "run" / ADOPTED)
+    assert (three.path / "m-3.pt").read_bytes() == b"three"
+    assert (two.path / "deep" / "model.pt").read_bytes() == b"two"
+    assert sorted(path.name for path in (tmp_path / "run" / ADOPTED).iterdir()) == [two.path.name, three.path.name]
+    with pytest.raises(FileNotFoundError):
+        adopter.hold(tmp_path / "gone", 4)
 
 
 def test_what_changes_while_it_is_copied_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

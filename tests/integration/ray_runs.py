@@ -34,7 +34,7 @@ from windlass.wire.ray import RayConfig
 
 RUN_ID = "r-bcdfghjkmn"
 PATIENCE_S = 60.0
-CONNECT_PATIENCE_S = 150.0  # a fresh cluster's client server takes its time
+CONNECT_PATIENCE_S = 200.0  # a fresh cluster's client server takes its time, and the first try may come to nothing
 PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 
 

@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import select
+import signal
 import socket
 import time
 from collections.abc import Mapping, Sequence
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 _LOOK_EVERY_S = 0.5
 _LOOK_IDLY_EVERY_S = 2.0
 _KNOCK_EVERY_S = 0.5
+_CONNECT_WITHIN_S = 60
 
 
 class Driver:
@@ -90,7 +92,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _await_head(address, connection)
         from windlass.engines.ray.cluster import Cluster  # a second's work, of no use while nobody answers
 
-        Driver(connection, Cluster(address, options.namespace, prefix=options.prefix)).serve()
+        # Ray's library may wait for ever for a raylet that died as it connected to it. The signal ends this process,
+        # whatever the library is about, and the engine starts another.
+        signal.alarm(_CONNECT_WITHIN_S)
+        cluster = Cluster(address, options.namespace, prefix=options.prefix)
+        signal.alarm(0)
+        Driver(connection, cluster).serve()
     except (EOFError, ConnectionError):
         pass
     # Detached actors stay. Ray's own way out waits for this and that, and nothing here needs it.

@@ -32,6 +32,7 @@ class _Pass:
 
     def decide(self) -> Decisions:
         table, policy = self._table, self._policy
+        self._serve_interrupted()
         self._serve_starving()
         levels = queues(table.snapshot, policy, table.now)
         if table.accounts.has_quotas:
@@ -51,6 +52,15 @@ class _Pass:
             resizes=tuple(resizes),
             reservations=tuple(reservations),
         )
+
+    def _serve_interrupted(self) -> None:
+        """They go on in the room that they had, or in any that is free: what broke is not to cost them their turn."""
+        back = [run for run in self._table.snapshot.waiting if run.interrupted]
+        for run in sorted(back, key=lambda run: (-run.priority, run.submitted_at, run.run_id)):
+            shape, account = self._table.shape(run), self._table.accounts.of(run.project)
+            forms = self._table.allowed(run, shape, account)
+            if forms and not shape.is_blocked and self._table.start(run, shape, forms, account):
+                self._done.add(run.run_id)
 
     def _serve_starving(self) -> None:
         """The first of them that could run at all."""

@@ -94,9 +94,7 @@ def entitlement(claim: Claim, victim: Victim, policy: Policy) -> Cause | None:
 def is_displaced(rank: float, victim: Victim, policy: Policy) -> bool:
     if policy.index_margin is None:
         return False
-    run = victim.run
-    restart = run.restart_s * size(run.want) * len(run.placement.shares)
-    return victim.rank > policy.index_margin * rank + restart
+    return victim.rank > policy.index_margin * rank + victim.lost
 
 
 class Victims:

@@ -72,6 +72,7 @@ class Waiting:
     deadline: float | None = None
     longest_s: float | None = None  # it is ended after so long; None: nobody knows
     before: Placement | None = None  # where it was last, by node rank
+    interrupted: bool = False  # something broke, or it changes its size: it did not give its place to anybody
 
     def attained(self, now: float) -> float:  # noqa: ARG002 (the same call as of a running one)
         return self.served

@@ -131,7 +131,7 @@ def test_what_is_guaranteed_comes_before_what_is_borrowed() -> None:
 
 def test_within_a_project_rank_displaces_by_a_clear_margin() -> None:
     one = [node("a")]
-    long = full("long", started_at=NOW - 4000)  # has had 32,000 GPU-seconds
+    long = full("long", started_at=NOW - 4000, saves_on_notice=True)  # has had 32,000 GPU-seconds
     assert [stop.cause for stop in decided(snapshot([waiting("w")], one, running=[long])).stops] == [Cause.ORDER]
     near = waiting("w", served=16_000)
     assert not decided(snapshot([near], one, running=[long])).stops
@@ -142,6 +142,9 @@ def test_within_a_project_rank_displaces_by_a_clear_margin() -> None:
     assert decided(snapshot([waiting("w")], one, running=[owed]), ageing_s=5001).stops
     costly = replace(long, restart_s=5000)
     assert not decided(snapshot([waiting("w")], one, running=[costly])).stops
+    unsaved = replace(long, saves_on_notice=False)  # all that it did would be lost: that is worth nobody's turn
+    assert not decided(snapshot([waiting("w")], one, running=[unsaved])).stops
+    assert decided(snapshot([waiting("w")], one, running=[replace(unsaved, saved_at=NOW - 60)])).stops
 
 
 def test_an_elastic_run_becomes_smaller_before_anybody_is_stopped() -> None:

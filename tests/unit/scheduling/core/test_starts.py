@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.unit.scheduling.core.clusters import GB, node, policy, running, share, snapshot, started, waiting, want
@@ -45,6 +47,13 @@ def test_a_gang_is_packed_into_the_nearest_part_that_holds_it_with_the_least_bey
     assert {share.node for share in start.placement.shares} == {"near0", "near1", "near2"}
     [start] = decide(snapshot([waiting("gang", want(gpus=8, nodes=6))], nodes), policy(), 0).starts
     assert all(not share.node.startswith("far") for share in start.placement.shares)
+
+
+def test_what_was_interrupted_goes_on_before_others_have_their_turn() -> None:
+    runs = [waiting("new", want(gpus=8)), waiting("broken", want(gpus=8), served=1e6, interrupted=True)]
+    assert started(snapshot(runs, [node("a")])) == ["broken"]
+    given = [replace(run, interrupted=False) for run in runs]
+    assert started(snapshot(given, [node("a")])) == ["new"]
 
 
 def test_types_of_gpus_are_taken_in_order_of_preference() -> None:

@@ -65,7 +65,7 @@ class World:
         for start in found.starts:
             run = self.waiting.pop(start.run_id)
             self.started_first.setdefault(run.run_id, self.now)
-            self.running[run.run_id] = begun(run, start, self.now)
+            self.running[run.run_id] = replace(begun(run, start, self.now), saves_on_notice=True)
         for stop in found.stops:
             self.running[stop.run_id] = replace(self.running[stop.run_id], stopping=True)
             self.warned_at[stop.run_id] = self.now

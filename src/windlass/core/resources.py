@@ -14,16 +14,39 @@ class Resources:
     nodes: int = 1
     cpus: float = 1.0
     memory_bytes: int = 0
-    gpus: int = 0
-    gpu_type: str | None = None
+    gpus: float = 0  # whole, or a part of one: 0.5
+    gpu_type: str | None = None  # the one that is liked most
+    gpu_types: tuple[str, ...] = ()  # where several would do, all of them in order of preference
+    least_gpus: int | None = None  # where fewer would do
+    labels: frozenset[str] = frozenset()  # `key=value`, that a node must have
+    spot_ok: bool = True  # may go to nodes that can be taken away
+
+    @property
+    def types(self) -> tuple[str | None, ...]:
+        """Of GPUs, in order of preference; None: any."""
+        if not self.gpus:
+            return (None,)
+        return self.gpu_types or (self.gpu_type,)
+
+    @property
+    def amounts(self) -> tuple[float, ...]:
+        """Of GPUs, the most first."""
+        if self.least_gpus is None or self.least_gpus >= self.gpus:
+            return (self.gpus,)
+        return tuple(range(int(self.gpus), self.least_gpus - 1, -1))
 
     def describe(self) -> str:
         parts = [f"{self.cpus:g} CPU"]
         if self.gpus:
-            parts.append(f"{self.gpus} {self.gpu_type or 'GPU'}")
+            least = f"{self.least_gpus} to " if len(self.amounts) > 1 else ""
+            parts.append(f"{least}{self.gpus:g} {' or '.join(filter(None, self.types)) or 'GPU'}")
         if self.memory_bytes:
             parts.append(format_size(self.memory_bytes))
         each = " + ".join(parts)
+        if self.labels:
+            each += f" with {', '.join(sorted(self.labels))}"
+        if not self.spot_ok:
+            each += ", not on spot"
         return each if self.nodes == 1 else f"{self.nodes} nodes of {each}"
 
 

@@ -9,6 +9,7 @@ node that failed is better than none, but not one that somebody has set aside by
 
 from __future__ import annotations
 
+import math
 from bisect import insort
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -65,7 +66,7 @@ class FreeNode:
         if wanted.gpu_type and wanted.gpus and wanted.gpu_type != self.node.gpu_type:
             missing.append(f"GPUs of type {wanted.gpu_type} (these are {self.node.gpu_type or 'none'})")
         if wanted.gpus > len(self.gpu_indices):
-            missing.append(f"{wanted.gpus} GPU ({len(self.gpu_indices)} of {self.node.gpus} free)")
+            missing.append(f"{wanted.gpus:g} GPU ({len(self.gpu_indices)} of {self.node.gpus} free)")
         return missing
 
     def take(self, wanted: Resources) -> NodeShare:
@@ -73,7 +74,7 @@ class FreeNode:
             node=self.node.name,
             cpus=wanted.cpus,
             memory_bytes=wanted.memory_bytes,
-            gpu_indices=tuple(self.gpu_indices[: wanted.gpus]),
+            gpu_indices=tuple(self.gpu_indices[: math.ceil(wanted.gpus)]),
         )
         self.hold(share)
         return share

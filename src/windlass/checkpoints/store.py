@@ -12,10 +12,13 @@ from windlass.checkpoints.arrivals import Story, decide_changes
 from windlass.checkpoints.tables import checkpoints
 from windlass.checkpoints.types import CheckpointRecord, CheckpointState, transition
 from windlass.core.errors import Conflict
+from windlass.core.ids import attempt_id
 from windlass.runs import store as runs
 from windlass.runs.bulk import in_parts
 from windlass.runs.types import EventKind
 from windlass.tracking.saves import Listed, SaveNote
+
+AS_FOUND = "files"  # the format of what others saved: those do not save when they are warned
 
 
 def record_notes(tx: Connection, run_id: str, source: str, notes: Sequence[SaveNote]) -> None:
@@ -31,6 +34,9 @@ def record_notes(tx: Connection, run_id: str, source: str, notes: Sequence[SaveN
     changes = decide_changes(run_id, attempt, known, notes)
     if changes.new:
         tx.execute(insert(checkpoints), [asdict(record) for record in changes.new])
+        newest = max(changes.new, key=lambda record: record.created_at)
+        heeds = newest.format != AS_FOUND
+        runs.update_attempt(tx, attempt_id(run_id, attempt), saved_at=newest.created_at, heeds_notice=heeds)
     before = {record.id: record for record in known}
     for record in changes.changed:
         move(tx, before[record.id], record.state, detail=record.detail)

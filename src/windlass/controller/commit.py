@@ -20,7 +20,7 @@ from windlass.core.quantities import format_duration
 from windlass.core.resources import Placement
 from windlass.db.database import Database
 from windlass.runs import store
-from windlass.runs.records import AttemptRecord, RunRecord, exit_to_json
+from windlass.runs.records import AttemptRecord, GivingWay, RunRecord, exit_to_json
 from windlass.runs.retry import Blame, Retry
 from windlass.runs.types import AttemptState, EventKind, RunState
 from windlass.scheduling.aside import commit_aside, decide_aside, load_last_aside
@@ -119,8 +119,18 @@ def commit_end(
     store.advance(
         tx, run, kind, now=now, attempt=attempt.number, message=message,
         cpu_hours=run.cpu_hours + spent.cpu_hours, gpu_hours=run.gpu_hours + spent.gpu_hours,
-        cost_usd=run.cost_usd + spent.usd, **changes,
+        cost_usd=run.cost_usd + spent.usd, preemptions=run.preemptions + _gave_way(attempt, decision), **changes,
     )  # fmt: skip
+
+
+def _gave_way(attempt: AttemptRecord, decision: EndAttempt) -> bool:
+    """To another run, as a whole."""
+    giving_way = attempt.giving_way
+    return decision.exit.reason is ExitReason.PREEMPTED and giving_way is not None and giving_way.keeps is None
+
+
+def commit_giving_way(tx: Connection, found: Sequence[tuple[str, GivingWay]]) -> None:
+    store.give_way(tx, dict(found))
 
 
 def _set_aside(tx: Connection, run: RunRecord, attempt: AttemptRecord, blame: Blame, exit: Exit, now: float) -> None:

@@ -68,6 +68,9 @@ def decide_attempt(
     if seen.phase is Phase.ENDED and seen.exit is not None:
         return [_end(run, attempt, _with_node(seen.exit, attempt), seen, earlier, now, jitter)]
     if seen.phase is Phase.ABSENT:
+        if attempt.giving_way is not None and attempt.state is AttemptState.STARTING and not run.cancelling:
+            gave_way = Exit(reason=ExitReason.PREEMPTED, message=attempt.giving_way.why)
+            return [_end(run, attempt, gave_way, seen, earlier, now, jitter)]
         if run.cancelling:
             never_started = Exit(reason=ExitReason.CANCELLED, message="cancelled before it started")
             return [_end(run, attempt, never_started, seen, earlier, now, jitter)]
@@ -82,6 +85,9 @@ def decide_attempt(
         decisions += _ask_to_stop(run)
     elif seen.notice is not None:
         decisions.append(_give_way(run, seen.notice, now))
+    elif attempt.giving_way is not None:
+        why = attempt.giving_way.why
+        decisions.append(StopAttempt(grace_s=run.spec.grace, kind=StopKind.PREEMPTED, why=why))
     return decisions
 
 
@@ -139,6 +145,9 @@ def _end(
         exit = _with_trouble(exit, earlier)
         this = ended_attempt(attempt, exit, earlier[-1] if earlier else None, seen.usage)
         verdict = decide_retry([*earlier, this], run.retry_policy, jitter=jitter)
+        if isinstance(verdict, Retry) and exit.reason is ExitReason.PREEMPTED and attempt.giving_way is not None:
+            # The scheduler says when it goes on: a pause on top would only leave room idle.
+            verdict = Retry(after_s=0.0, why=attempt.giving_way.why)
         blame = decide_blame([*(ended.exit for ended in earlier), exit])
         if isinstance(verdict, Retry) and _out_of_time(run, now + verdict.after_s):
             verdict = GiveUp(why="the run's time limit would be over before another attempt")

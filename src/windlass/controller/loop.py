@@ -32,22 +32,21 @@ from windlass.controller.inventory import Inventory
 from windlass.controller.launches import LaunchEnd, Launches
 from windlass.controller.launching import render_launch
 from windlass.controller.lease import LeaseLost, ShardLeases
-from windlass.controller.living import LivingBook
 from windlass.controller.polling import Poller
 from windlass.controller.recording import Recorder, Work
+from windlass.controller.scheduler import Scheduler
 from windlass.core.clock import Clock
 from windlass.core.errors import Unavailable, WindlassError
 from windlass.core.exits import ExitReason
 from windlass.db.database import Database
 from windlass.engines.contract import Engine, Observation, Phase, StopKind
 from windlass.runs import store
-from windlass.runs.queue import load_cluster_snapshot
+from windlass.runs.living import LivingBook
 from windlass.runs.records import AttemptRecord, RunRecord
 from windlass.runs.retry import Ended
 from windlass.runs.sealing import Seal
 from windlass.runs.types import AttemptState, EventKind
-from windlass.scheduling.access import EngineAccess
-from windlass.scheduling.place import decide_placements
+from windlass.scheduling.rules import Rules
 from windlass.tenancy.prices import PriceBook
 from windlass.tracking.store import load_positions
 
@@ -71,7 +70,7 @@ class Controller:
         lease: ShardLeases,
         *,
         prices: PriceBook,
-        access: EngineAccess | None = None,
+        rules: Rules | None = None,
         archivist: Archivist | None = None,
         jitter: random.Random | None = None,
     ) -> None:
@@ -82,7 +81,7 @@ class Controller:
         self._seal = seal
         self._clock = clock
         self._lease = lease
-        self._access = access or EngineAccess()
+        rules = rules or Rules()
         self._archivist = archivist
         self._jitter = jitter or random.Random()
         self._wake = threading.Event()
@@ -98,7 +97,8 @@ class Controller:
             about_to_write=self._living.forget,
         )
         self._poller = Poller()
-        self._grower = Grower(db, self._access)
+        self._scheduler = Scheduler(db, lease, rules)
+        self._grower = Grower(db, rules.access)
         self._launches = Launches(ended=self.nudge)
         self._settling = False  # shards are to be given back once no launch is under way
         self._next_collect = 0.0
@@ -219,24 +219,27 @@ class Controller:
                     self._stop(item.attempt, decision)
 
     def place(self) -> None:
-        """Start those whose turn it is. Those of other controllers are started by them."""
+        """Start those whose turn it is, and have those stopped that make room for them. Those of other controllers are
+        started and stopped by them."""
         if not self._lease.schedules:
             return
-        now = self._clock.now()
-        with self._db.read() as tx:
-            if not store.count_by_state(tx, store.WAITING):
-                return
-            decisions = decide_placements(load_cluster_snapshot(tx, self._access, now=now), most=MOST_PLACED)
-            runs = {run.id: run for run in store.load_runs(tx, [d.run_id for d in decisions])}
+        now, slots = self._clock.now(), self._lease.slots
+        verdict = self._scheduler.decide(now, self._living if slots is None else None)
+        decisions = verdict.starts[:MOST_PLACED]
+        if verdict.giving_way:
+            leaving = {run_id: (run_id, why) for run_id, why in verdict.giving_way.items()}
+            commit.commit_each(self._db, self._lease, leaving, commit.commit_giving_way)
+            self.nudge()  # they are told in the next pass
+        if slots is not None and (decisions or verdict.giving_way):
+            self._db.notify(CHANNEL)
         if not decisions:
             return
+        with self._db.read() as tx:
+            runs = {run.id: run for run in store.load_runs(tx, [d.run_id for d in decisions])}
         placed = {d.run_id: (runs[d.run_id], d.placement) for d in decisions}
         commit.commit_each(self._db, self._lease, placed, partial(commit.commit_placements, now=now))
         if len(decisions) == MOST_PLACED:
             self.nudge()  # there may be more
-        slots = self._lease.slots
-        if slots is not None:
-            self._db.notify(CHANNEL)
         with self._db.read() as tx:
             new = [a for a in store.load_attempts_of(tx, list(runs)) if a.state is AttemptState.STARTING]
             new = [attempt for attempt in new if slots is None or attempt.slot in slots]

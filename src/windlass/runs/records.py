@@ -45,6 +45,7 @@ class RunHead:
     gpu_hours: float
     cost_usd: float
     request_digest: str | None
+    preemptions: int = 0
 
     @property
     def cancelling(self) -> bool:
@@ -69,6 +70,18 @@ class RunRecord(RunHead):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GivingWay:
+    """What the scheduler has decided about a live attempt: it is warned and stopped, and its run goes on later."""
+
+    why: str  # in words
+    at: float
+    cause: str  # of `scheduling.core.types.Cause`
+    by: str | None = None  # the run that it makes room for
+    lost_gpu_s: float = 0.0  # as reckoned
+    keeps: Mapping[str, Any] | None = None  # of an elastic run: the placement that it goes on with at once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptRecord:
     id: str
     run_id: str
@@ -90,6 +103,9 @@ class AttemptRecord:
     archived_at: float | None = None
     recoveries: int = 0
     recovered_at: float | None = None
+    giving_way: GivingWay | None = None
+    saved_at: float | None = None
+    heeds_notice: bool = False
 
 
 def ended_attempt(
@@ -140,6 +156,7 @@ def attempt_from_row(row: Row[Any]) -> AttemptRecord:
     values["placement"] = placement_from_json(values["placement"])
     values["exit"] = exit_from_json(values["exit"])
     values["log_dirs"] = tuple(values["log_dirs"])
+    values["giving_way"] = giving_way_from_json(values["giving_way"])
     return AttemptRecord(**values)
 
 
@@ -160,6 +177,10 @@ def exit_from_json(data: Mapping[str, Any] | None) -> Exit | None:
         return None
     known = {field.name: data[field.name] for field in fields(Exit) if field.name in data}
     return Exit(**{**known, "reason": ExitReason.HANG if data.get("hang") else ExitReason(data["reason"])})
+
+
+def giving_way_from_json(data: Mapping[str, Any] | None) -> GivingWay | None:
+    return GivingWay(**data) if data is not None else None
 
 
 def placement_to_json(placement: Placement) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from windlass.db.insertion import insert_missing
 from windlass.runs.bulk import in_parts, update_each
 from windlass.runs.records import (
     AttemptRecord,
+    GivingWay,
     RunHead,
     RunRecord,
     attempt_from_row,
@@ -256,6 +257,13 @@ def end_attempt(
         raise ChangedMeanwhile(f"attempt {attempt.id} has ended before")
 
 
+def give_way(tx: Connection, found: Mapping[str, GivingWay]) -> None:
+    """By run: its live attempt is to be stopped. One that has ended, or gives way already, is left as it is."""
+    for run_id, why in found.items():
+        mine = and_(attempts.c.run_id == run_id, attempts.c.giving_way.is_(None), _live(None))
+        tx.execute(update(attempts).where(mine).values(giving_way=asdict(why)))
+
+
 def load_attempts(tx: Connection, run_id: str) -> list[AttemptRecord]:
     rows = tx.execute(select(attempts).where(attempts.c.run_id == run_id).order_by(attempts.c.number))
     return [attempt_from_row(row) for row in rows]
@@ -283,6 +291,8 @@ class AttemptMark(NamedTuple):
     environment_digest: str | None
     detail: str | None
     unknown_since: float | None
+    giving_way: Mapping[str, Any] | None
+    saved_at: float | None
 
 
 class UnarchivedLogs(NamedTuple):

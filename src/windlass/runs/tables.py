@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, Float, ForeignKey, Index, Integer, LargeBinary, String, Table, Text, text
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    String,
+    Table,
+    Text,
+    false,
+    text,
+)
 
 from windlass.db.metadata import Json, RunId, Seconds, metadata
 
@@ -46,6 +60,7 @@ runs = Table(
     Column("cpu_hours", Float, nullable=False),
     Column("gpu_hours", Float, nullable=False),
     Column("cost_usd", Float, nullable=False),
+    Column("preemptions", Integer, nullable=False, server_default="0"),  # how often it was stopped for others
     Column("idempotency_key", String(200)),
     Column("request_digest", String(64)),
     Index("ix_runs_idempotency_key", "idempotency_key", unique=True),
@@ -79,6 +94,10 @@ attempts = Table(
     Column("archived_at", Seconds),  # its logs are in the blobs
     Column("recoveries", Integer, nullable=False, server_default="0"),  # of those in place, how many are on record
     Column("recovered_at", Seconds),  # when it had gone beyond where the attempt before it died
+    Column("giving_way", Json),  # the scheduler wants it stopped: see `records.GivingWay`
+    # Of its newest checkpoint; here too, so that a pass over all runs need not read the catalogue.
+    Column("saved_at", Seconds),
+    Column("heeds_notice", Boolean, nullable=False, server_default=false()),  # it saves when it is warned
     Index("ix_attempts_run_number", "run_id", "number", unique=True),
     Index("ix_attempts_state", "state"),
     Index("ix_attempts_released", "released_at"),

@@ -28,6 +28,7 @@ from windlass.nodes.book import DatabaseNodeBook
 from windlass.nodes.service import NodeService
 from windlass.runs.sealing import Seal
 from windlass.runs.service import RunService
+from windlass.scheduling.rules import Rules
 from windlass.server import engines as configured
 from windlass.server.homefolder import load_token
 from windlass.server.retention import Retention
@@ -68,7 +69,7 @@ def compose(settings: Settings, *, open_engines: OpenEngines | None = None, cloc
             clock,
             lease,
             prices=settings.prices,
-            access=settings.engine_access,
+            rules=Rules(access=settings.engine_access),
             archivist=archivist,
         )
 

@@ -13,6 +13,7 @@ from windlass.db.database import Database
 from windlass.engines.contract import Engine
 from windlass.runs.sealing import Seal
 from windlass.runs.service import RunService
+from windlass.scheduling.rules import Rules
 from windlass.tenancy.prices import PriceBook
 from windlass.testing.clock import FakeClock
 from windlass.testing.fake_engine import FakeCluster, FakeEngine
@@ -28,6 +29,7 @@ class Stage:
     seal: Seal
     clock: FakeClock
     cluster: FakeCluster = field(default_factory=lambda: FakeCluster(nodes=(NODE,)))
+    rules: Rules = field(default_factory=Rules)
 
     def __post_init__(self) -> None:
         self.engine = FakeEngine(self.clock, cluster=self.cluster)
@@ -43,6 +45,7 @@ class Stage:
             self.clock,
             ShardLeases(shards, monotonic=self.clock.monotonic),
             prices=PriceBook(),
+            rules=self.rules,
             jitter=random.Random(0),
         )
 

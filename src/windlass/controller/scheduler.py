@@ -1,0 +1,118 @@
+"""The scheduler at work: loads what there is, lets the core decide, says what is to be written. Only the controller
+that schedules has one at work; what it remembers is no more than a convenience.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sqlalchemy import Connection
+
+from windlass.controller.lease import ShardLeases
+from windlass.db.database import Database
+from windlass.runs import store
+from windlass.runs.living import Living, LivingBook
+from windlass.runs.records import GivingWay, placement_to_json
+from windlass.runs.snapshot import SnapshotBook, load_history
+from windlass.scheduling.core import index
+from windlass.scheduling.core.decide import decide
+from windlass.scheduling.core.learned import Learned
+from windlass.scheduling.core.types import Cause, Decisions, Resize, Running, Snapshot, Start, Stop, Waiting
+from windlass.scheduling.rules import Rules
+from windlass.scheduling.usage import commit_usage, decide_usage, load_usage
+
+LEARN_EVERY_S = 600.0
+USAGE_EVERY_S = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What is to be written."""
+
+    starts: Sequence[Start] = ()
+    giving_way: Mapping[str, GivingWay] = field(default_factory=dict)  # by run
+
+
+class Scheduler:
+    """Not thread-safe: one controller loop owns it."""
+
+    def __init__(self, db: Database, lease: ShardLeases, rules: Rules) -> None:
+        self._db = db
+        self._lease = lease
+        self._rules = rules
+        self._book = SnapshotBook(rules)
+        self._all = LivingBook()
+        self._learned: Learned | None = None
+        self._learn_at = 0.0
+        self._usage_at = 0.0
+        self._last = Decisions()
+
+    def decide(self, now: float, living: LivingBook | None = None) -> Verdict:
+        """`living`: of all runs, where the caller has one."""
+        with self._db.read() as tx:
+            is_waiting = bool(store.count_by_state(tx, store.WAITING))
+            if not is_waiting and now < self._usage_at:
+                return Verdict()
+            snapshot = self._load(tx, (living or self._all).load(tx, None), now)
+        self._account(snapshot, now)
+        if not is_waiting:
+            return Verdict()
+        self._last = decide(snapshot, self._rules.policy, now)
+        return Verdict(starts=self._last.starts, giving_way=decide_giving_way(snapshot, self._last, now))
+
+    def _load(self, tx: Connection, living: Living, now: float) -> Snapshot:
+        snapshot = self._book.load(tx, living, now=now, learned=self._learned)
+        if now >= self._learn_at and self._rules.policy.rank is index.rank:
+            going = [index.lasted(run, now) for run in snapshot.running]
+            going += [index.lasted(run, now) for run in snapshot.waiting if run.served]
+            self._learned = load_history(tx).learn(going)
+            self._learn_at = now + LEARN_EVERY_S
+        return snapshot
+
+    def _account(self, snapshot: Snapshot, now: float) -> None:
+        """What projects use counts, also while nobody waits."""
+        if now < self._usage_at:
+            return
+        self._usage_at = now + USAGE_EVERY_S
+        with self._db.read() as tx:
+            known = load_usage(tx)
+        half_life_s = self._rules.policy.half_life_s
+        found = decide_usage(known, snapshot.nodes, snapshot.running, half_life_s=half_life_s, now=now)
+        if found:
+            with self._db.write() as tx:
+                self._lease.beat(tx)
+                commit_usage(tx, found)
+
+
+def decide_giving_way(snapshot: Snapshot, decisions: Decisions, now: float) -> dict[str, GivingWay]:
+    """Who is warned, by run. Elastic runs grow elsewhere: only those count here that make room."""
+    found: dict[str, GivingWay] = {}
+    if not decisions.stops and not decisions.resizes:
+        return found
+    running = {run.run_id: run for run in snapshot.running}
+    waiting = {run.run_id: run for run in snapshot.waiting}
+    for stop in decisions.stops:
+        why = _why_stopped(stop, running[stop.run_id], waiting.get(stop.by))
+        found[stop.run_id] = GivingWay(why=why, at=now, cause=stop.cause, by=stop.by, lost_gpu_s=stop.lost)
+    for resize in decisions.resizes:
+        if resize.by is not None:
+            found[resize.run_id] = _smaller(resize, now)
+    return found
+
+
+def _smaller(resize: Resize, now: float) -> GivingWay:
+    count = len(resize.placement.shares)
+    why = f"it goes on with {count} node{'s' if count != 1 else ''}: run {resize.by} needs the others"
+    return GivingWay(why=why, at=now, cause=Cause.ROOM, by=resize.by, keeps=placement_to_json(resize.placement))
+
+
+def _why_stopped(stop: Stop, run: Running, claimant: Waiting | None) -> str:
+    of = f" of project {claimant.project}" if claimant is not None and claimant.project != run.project else ""
+    reason = {
+        Cause.PRIORITY: "has a higher priority",
+        Cause.RECLAIM: "has a right to what it borrowed",
+        Cause.ORDER: "is likely to end much sooner",
+        Cause.ROOM: "needs the room",
+    }[stop.cause]
+    return f"it makes room for run {stop.by}{of}, which {reason}"

@@ -27,7 +27,6 @@ from windlass.controller.decide import (
     decide_failed_launch,
     is_news,
 )
-from windlass.controller.elastic import Grower
 from windlass.controller.inventory import Inventory
 from windlass.controller.launches import LaunchEnd, Launches
 from windlass.controller.launching import render_launch
@@ -98,7 +97,6 @@ class Controller:
         )
         self._poller = Poller()
         self._scheduler = Scheduler(db, lease, rules)
-        self._grower = Grower(db, rules.access)
         self._launches = Launches(ended=self.nudge)
         self._settling = False  # shards are to be given back once no launch is under way
         self._next_collect = 0.0
@@ -209,7 +207,6 @@ class Controller:
             past = earlier.get(run.id, [])
             decisions = decide_attempt(run, attempt, seen, past, now=now, jitter=self._jitter.random())
             work.append(Work(run=run, attempt=attempt, seen=seen, decisions=decisions))
-        work = self._grower.join(work, now)
         self._record(work, now)
         for item in sorted(work, key=_turn):
             for decision in item.decisions:

@@ -13,7 +13,7 @@ from windlass.controller.lease import ShardLeases
 from windlass.db.database import Database
 from windlass.runs import store
 from windlass.runs.living import Living, LivingBook
-from windlass.runs.records import GivingWay, placement_to_json
+from windlass.runs.records import AttemptRecord, GivingWay, placement_to_json
 from windlass.runs.snapshot import SnapshotBook, load_history
 from windlass.scheduling.core import index
 from windlass.scheduling.core.decide import decide
@@ -24,6 +24,7 @@ from windlass.scheduling.usage import commit_usage, decide_usage, load_usage
 
 LEARN_EVERY_S = 600.0
 USAGE_EVERY_S = 30.0
+SETTLED_S = 30.0  # more room must have been there for so long: what comes and goes is not worth a restart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,20 +47,24 @@ class Scheduler:
         self._learned: Learned | None = None
         self._learn_at = 0.0
         self._usage_at = 0.0
-        self._last = Decisions()
+        self._grows_since: Mapping[tuple[str, float], float] = {}  # by run and its start, since there is room for more
 
     def decide(self, now: float, living: LivingBook | None = None) -> Verdict:
         """`living`: of all runs, where the caller has one."""
         with self._db.read() as tx:
             is_waiting = bool(store.count_by_state(tx, store.WAITING))
-            if not is_waiting and now < self._usage_at:
+            there = (living or self._all).load(tx, None)
+            has_work = is_waiting or any(_is_narrow(attempt, there) for attempt in there.attempts)
+            if not has_work and now < self._usage_at:
                 return Verdict()
-            snapshot = self._load(tx, (living or self._all).load(tx, None), now)
+            snapshot = self._load(tx, there, now)
         self._account(snapshot, now)
-        if not is_waiting:
+        if not has_work:
             return Verdict()
-        self._last = decide(snapshot, self._rules.policy, now)
-        return Verdict(starts=self._last.starts, giving_way=decide_giving_way(snapshot, self._last, now))
+        decisions = decide(snapshot, self._rules.policy, now)
+        self._grows_since = decide_growth(snapshot, decisions, self._grows_since, now)
+        found = decide_giving_way(snapshot, decisions, self._grows_since, now)
+        return Verdict(starts=decisions.starts, giving_way=found)
 
     def _load(self, tx: Connection, living: Living, now: float) -> Snapshot:
         snapshot = self._book.load(tx, living, now=now, learned=self._learned)
@@ -85,8 +90,25 @@ class Scheduler:
                 commit_usage(tx, found)
 
 
-def decide_giving_way(snapshot: Snapshot, decisions: Decisions, now: float) -> dict[str, GivingWay]:
-    """Who is warned, by run. Elastic runs grow elsewhere: only those count here that make room."""
+def _is_narrow(attempt: AttemptRecord, living: Living) -> bool:
+    run = living.runs.get(attempt.run_id)
+    elastic = (run.spec_data.get("elastic") if run is not None else None) or {}
+    return len(attempt.placement.shares) < elastic.get("max_nodes", 0)
+
+
+def decide_growth(
+    snapshot: Snapshot, decisions: Decisions, since: Mapping[tuple[str, float], float], now: float
+) -> dict[tuple[str, float], float]:
+    """Since when each could have more nodes."""
+    growing = {resize.run_id for resize in decisions.resizes if resize.by is None}
+    keys = [(run.run_id, run.started_at) for run in snapshot.running if run.run_id in growing]
+    return {key: since.get(key, now) for key in keys}
+
+
+def decide_giving_way(
+    snapshot: Snapshot, decisions: Decisions, grows_since: Mapping[tuple[str, float], float], now: float
+) -> dict[str, GivingWay]:
+    """Who is warned, by run."""
     found: dict[str, GivingWay] = {}
     if not decisions.stops and not decisions.resizes:
         return found
@@ -96,14 +118,18 @@ def decide_giving_way(snapshot: Snapshot, decisions: Decisions, now: float) -> d
         why = _why_stopped(stop, running[stop.run_id], waiting.get(stop.by))
         found[stop.run_id] = GivingWay(why=why, at=now, cause=stop.cause, by=stop.by, lost_gpu_s=stop.lost)
     for resize in decisions.resizes:
-        if resize.by is not None:
-            found[resize.run_id] = _smaller(resize, now)
+        run = running[resize.run_id]
+        settled_s = min(SETTLED_S, SETTLED_S if run.grow_every_s is None else run.grow_every_s)
+        if resize.by is not None or now - grows_since[run.run_id, run.started_at] >= settled_s:
+            found[resize.run_id] = _resized(resize, run, now)
     return found
 
 
-def _smaller(resize: Resize, now: float) -> GivingWay:
-    count = len(resize.placement.shares)
-    why = f"it goes on with {count} node{'s' if count != 1 else ''}: run {resize.by} needs the others"
+def _resized(resize: Resize, run: Running, now: float) -> GivingWay:
+    before, count = len(run.placement.shares), len(resize.placement.shares)
+    why = f"it grows from {before} to {count} nodes"
+    if resize.by is not None:
+        why = f"it goes on with {count} node{'s' if count != 1 else ''}: run {resize.by} needs the others"
     return GivingWay(why=why, at=now, cause=Cause.ROOM, by=resize.by, keeps=placement_to_json(resize.placement))
 
 

@@ -5,6 +5,7 @@ Runs that have not changed are not read again: with ten thousand of them, readin
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -209,7 +210,17 @@ def _as_running(run: RunRecord, attempt: AttemptRecord, gpu_types: Mapping[NodeK
         stopping=giving_way is not None or run.cancelling,
         keeps=keeps,
         ends_at=None if timeout_s is None else (run.started_at or started_at) + timeout_s,
+        grow_every_s=_grow_every_s(run, attempt),
     )
+
+
+def _grow_every_s(run: RunRecord, attempt: AttemptRecord) -> float | None:
+    """What was never saved would be lost, whether or not the program heeds a warning."""
+    elastic = run.spec_data.get("elastic")
+    if not elastic:
+        return None
+    every: float | None = elastic.get("grow_every")
+    return math.inf if every is None or attempt.saved_at is None else every
 
 
 def _is_paused(run: RunRecord, waiting: Waiting, now: float) -> bool:

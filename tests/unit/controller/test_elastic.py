@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import pytest
 from sqlalchemy import update
 
 from tests.unit.controller.stage import Stage
 from windlass.checkpoints.store import record_notes
-from windlass.controller.elastic import SETTLED_S, NarrowRun, decide_growth
 from windlass.controller.lease import leases
 from windlass.core.exits import Exit, ExitReason
-from windlass.core.resources import Node, NodeShare, Placement, Resources
-from windlass.scheduling.types import Aside, ClusterSnapshot, WaitingRun
+from windlass.core.resources import Node
 from windlass.tracking.saves import read_note
 
 ELASTIC = {"min_nodes": 1, "max_nodes": 4, "grow_every": 60}
@@ -21,74 +16,6 @@ ELASTIC = {"min_nodes": 1, "max_nodes": 4, "grow_every": 60}
 
 def nodes(count: int) -> tuple[Node, ...]:
     return tuple(Node(engine="fake", name=f"n{number}", cpus=1, memory_bytes=10**9) for number in range(count))
-
-
-def placement(*names: str) -> Placement:
-    return Placement(engine="fake", shares=tuple(NodeShare(node=name, cpus=1, memory_bytes=0) for name in names))
-
-
-def narrow(run_id: str = "r", *held: str, grow_every_s: float = 600) -> NarrowRun:
-    return NarrowRun(
-        run_id=run_id,
-        attempt_id=f"{run_id}.1",
-        placement=placement(*(held or ("n0", "n1"))),
-        resources=Resources(),
-        most_nodes=4,
-        grow_every_s=grow_every_s,
-    )
-
-
-def snapshot(count: int, *runs: NarrowRun, waiting: tuple[WaitingRun, ...] = ()) -> ClusterSnapshot:
-    return ClusterSnapshot(nodes=nodes(count), held={run.run_id: run.placement for run in runs}, waiting=waiting)
-
-
-# ---- the decision ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("count", "grown"), [(2, None), (3, 3), (4, 4), (9, 4)])
-def test_it_grows_to_what_there_is_once_that_has_settled(count: int, grown: int | None) -> None:
-    run = narrow()
-    there = snapshot(count, run)
-    first = decide_growth(there, [run], {}, now=100)
-    assert first.nodes == {}
-    soon = decide_growth(there, [run], first.since, now=100 + SETTLED_S - 1)
-    assert soon.nodes == {}
-    then = decide_growth(there, [run], soon.since, now=100 + SETTLED_S)
-    assert then.nodes == ({} if grown is None else {"r.1": grown})
-
-
-def test_room_that_comes_and_goes_begins_anew() -> None:
-    run = narrow()
-    since = decide_growth(snapshot(3, run), [run], {}, now=0).since
-    since = decide_growth(snapshot(2, run), [run], since, now=20).since
-    assert since == {}
-    since = decide_growth(snapshot(3, run), [run], since, now=25).since
-    assert decide_growth(snapshot(3, run), [run], since, now=SETTLED_S + 1).nodes == {}
-
-
-def test_runs_that_wait_come_first() -> None:
-    run = narrow()
-    queued = WaitingRun(run_id="q", name="q", resources=Resources(nodes=9), priority=0, queued_at=0)
-    since = {"r.1": -1000.0}
-    assert decide_growth(snapshot(4, run, waiting=(queued,)), [run], since, now=0).nodes == {}
-    elsewhere = replace(queued, engines=frozenset({"other"}))
-    assert decide_growth(snapshot(4, run, waiting=(elsewhere,)), [run], since, now=0).nodes == {"r.1": 4}
-
-
-def test_one_at_a_time() -> None:
-    runs = [narrow("a", "n0"), narrow("b", "n1")]
-    grown = decide_growth(snapshot(4, *runs), runs, {"a.1": -1000.0, "b.1": -1000.0}, now=0)
-    assert grown.nodes == {"a.1": 3}
-
-
-def test_nodes_that_are_set_aside_are_no_room() -> None:
-    run = narrow()
-    broken = {("fake", "n2"): Aside(reason="ECC", since=0, until=None)}
-    there = replace(snapshot(3, run), aside=broken)
-    assert decide_growth(there, [run], {"r.1": -1000.0}, now=0).nodes == {}
-
-
-# ---- with a controller -----------------------------------------------------------------------------------------------
 
 
 def save(stage: Stage, run_id: str) -> None:

@@ -92,7 +92,8 @@ def _running(table: Table) -> tuple[list[_Growing], dict[str, Placement]]:
 
 def _may_grow(run: Running, table: Table) -> bool:
     """Not where a node of it is closed or gone: it is not to go on there."""
-    if run.stopping or run.started_at + table.policy.grow_after_s > table.now:
+    left_alone_s = table.policy.grow_after_s if run.grow_every_s is None else run.grow_every_s
+    if run.stopping or run.started_at + left_alone_s > table.now:
         return False
     return all((run.placement.engine, share.node) in table.pool.at for share in run.placement.shares)
 

@@ -98,6 +98,8 @@ class Running:
     stopping: bool = False  # it was warned already: its room comes back soon
     keeps: Placement | None = None  # of one that is stopping to become smaller or larger: what it goes on with
     ends_at: float | None = None  # as estimated; None: nobody knows
+    # Of an elastic run: how long it is left alone before it is stopped to go on with more. None: as the policy has it.
+    grow_every_s: float | None = None
 
     @property
     def waited_s(self) -> float:

@@ -93,7 +93,7 @@ class Scheduler:
 def _is_narrow(attempt: AttemptRecord, living: Living) -> bool:
     run = living.runs.get(attempt.run_id)
     elastic = (run.spec_data.get("elastic") if run is not None else None) or {}
-    return len(attempt.placement.shares) < elastic.get("max_nodes", 0)
+    return len(attempt.placement.shares) < int(elastic.get("max_nodes", 0))
 
 
 def decide_growth(

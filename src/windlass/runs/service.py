@@ -336,9 +336,15 @@ class RunService:
         kinds, engines = load_kinds(tx), load_engines(tx)
         check_engines(spec, {*engines, *(kind.node.engine for kind in kinds)}, self._access)
         types = {name: state.type for name, state in engines.items()}
-        allowed = self._access.of_run(spec.project, spec.engine, image=spec.image, types=types)
+        gpus = spec.resources.gpus
+        allowed = self._access.of_run(
+            spec.project, spec.engine, image=spec.image, gpus=gpus if isinstance(gpus, float) else 0, types=types
+        )
         if engines and allowed is not None and not allowed:
-            raise CannotFit("this run wants a container image, and none of its engines has containers")
+            wanted = "wants a container image, and none of its engines has containers"
+            if spec.image is None:
+                wanted = f"wants {gpus:g} of a GPU, and none of its engines hands out parts"
+            raise CannotFit(f"this run {wanted}")
         return tuple(kind for kind in kinds if allowed is None or kind.node.engine in allowed)
 
     def _check_code(self, digest: str | None) -> None:

@@ -101,7 +101,11 @@ class SnapshotBook:
     def _as_waiting(self, run: RunRecord, before: _Before | None) -> Waiting:
         spec = run.spec_data
         engines = self._rules.access.of_run(
-            run.project, spec.get("engine") or (), image=spec.get("image"), types=self._types
+            run.project,
+            spec.get("engine") or (),
+            image=spec.get("image"),
+            gpus=run.resources.gpus,
+            types=self._types,
         )
         elastic = spec.get("elastic")
         most = elastic["max_nodes"] if elastic else None

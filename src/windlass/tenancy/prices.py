@@ -55,6 +55,6 @@ def spent_on(placement: Placement, gpu_type: str | None, seconds: float, prices:
     """What holding `placement` for so long comes to: allotted resources, used or not."""
     hours = max(0.0, seconds) / 3600
     cpu_hours = hours * sum(share.cpus for share in placement.shares)
-    gpu_hours = hours * sum(len(share.gpu_indices) for share in placement.shares)
+    gpu_hours = hours * sum(len(share.gpu_indices) * share.gpu_part for share in placement.shares)
     usd = cpu_hours * prices.cpu_usd + gpu_hours * prices.gpu_price(gpu_type)
     return Spent(cpu_hours=cpu_hours, gpu_hours=gpu_hours, usd=usd)

@@ -29,3 +29,9 @@ def test_what_a_run_may_use(
     found = access.of_run(project, wanted, image=image, types=TYPES)
     assert (found is None) == (allowed is None)
     assert found is None or found == allowed
+
+
+def test_parts_of_gpus_are_not_for_engines_that_have_whole_ones_only() -> None:
+    assert EngineAccess().of_run("any", (), gpus=0.5, types=TYPES) == {"here"}
+    assert EngineAccess().of_run("any", ("hpc",), gpus=0.5, types=TYPES) == set()
+    assert EngineAccess().of_run("any", (), gpus=1, types=TYPES) is None

@@ -21,6 +21,11 @@ def test_what_a_run_holds_is_what_it_costs() -> None:
     assert spent == Spent(cpu_hours=4.0, gpu_hours=2.0, usd=6.0)
 
 
+def test_half_a_gpu_costs_half() -> None:
+    half = Placement(engine="x", shares=(NodeShare(node="a", cpus=0, memory_bytes=0, gpu_indices=(1,), gpu_part=0.5),))
+    assert spent_on(half, "h100", 3_600, PriceBook(gpu_usd={"h100": 2.0})).usd == 1.0
+
+
 def test_prices_of_gpus_are_found_whatever_their_spelling() -> None:
     book = PriceBook()
     assert book.gpu_price("h100") == book.gpu_price("H100-SXM5-80GB") == DEFAULT_GPU_USD["h100"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from windlass.scheduling.core.elastic import grow
+from windlass.scheduling.core.exchange import exchange
 from windlass.scheduling.core.fairness import Account
 from windlass.scheduling.core.order import Queue, find_starving, queues
 from windlass.scheduling.core.shapes import Form, Shape
@@ -63,13 +64,17 @@ class _Pass:
                 self._done.add(run.run_id)
 
     def _serve_starving(self) -> None:
-        """The first of them that could run at all."""
-        for run in find_starving(self._table.snapshot, self._policy, self._table.now):
-            shape = self._table.shape(run)
-            if not shape.is_possible:
+        """The first of them that could run at all, and that no limit of its own holds back. What a quota covers may
+        take back what others borrowed, as it could in its turn."""
+        table = self._table
+        for run in find_starving(table.snapshot, self._policy, table.now):
+            shape, account = table.shape(run), table.accounts.of(run.project)
+            if run.run_id in self._done or not shape.is_possible or not table.allowed(run, shape, account):
                 continue
-            account = self._table.accounts.of(run.project)
-            if self._consider(run, shape, Queue([]), account, covered_only=False):
+            is_covered = table.accounts.has_quotas and table.is_covered(shape, account)
+            if (is_covered and self._consider(run, shape, Queue([]), account, covered_only=True)) or self._consider(
+                run, shape, Queue([]), account, covered_only=False
+            ):
                 self._done.add(run.run_id)
             return
 
@@ -91,9 +96,11 @@ class _Pass:
     def _advance(self, queue: Queue, account: Account, *, covered_only: bool) -> None:
         """Until one of its runs has got something, or none is left."""
         shape_of, done, settled = self._table.shape_of, self._done, queue.settled
+        by_user = self._table.has_user_limits
         while (run := queue.next()) is not None:
             shape = shape_of.get(id(run.wants)) or self._table.shape(run)
-            if shape in settled and (run.longest_s is None or not self._table.has_keeper):
+            is_settled = shape in settled or (by_user and (shape, run.user) in settled)
+            if is_settled and (run.longest_s is None or not self._table.has_keeper):
                 continue
             if run.run_id in done or not shape.is_possible:
                 continue
@@ -111,11 +118,14 @@ class _Pass:
         """Whether it gets something: a start, the room of those who make room for it, or a reservation."""
         table = self._table
         forms = table.allowed(run, shape, account, covered_only=covered_only)
+        # What the limits of one user leave says nothing of the others.
+        key = (shape, run.user) if table.has_user_limits and len(forms) < len(shape.forms) else shape
         if not forms:
-            if not table.has_user_limits:
-                queue.settled.add(shape)
+            if exchange(table, run, shape, account):
+                return True
+            queue.settled.add(key)
             return False
-        if shape in queue.settled:
+        if shape in queue.settled or key in queue.settled:
             return self._borrow(run, shape, forms, account)
         if covered_only and len(forms) < len(shape.forms) and not table.has_room(forms):
             others = table.allowed(run, shape, account)
@@ -138,7 +148,7 @@ class _Pass:
             queue.uncovered.add(shape)
             queue.defer(run)
         else:
-            queue.settled.add(shape)
+            queue.settled.add(key)
         return False
 
     def _borrow(self, run: Waiting, shape: Shape, forms: Sequence[Form], account: Account) -> bool:

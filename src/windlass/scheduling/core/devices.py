@@ -5,14 +5,9 @@ from __future__ import annotations
 from functools import lru_cache
 
 
-def without(free: int, indices: tuple[int, ...]) -> int:
+def without(free: int, count: int) -> int:
     """Beside the load of others a node may offer fewer GPUs than are held: it is their number that counts then."""
-    held = 0
-    for index in indices:
-        held |= 1 << index
-    beyond = (held & ~free).bit_count()
-    free &= ~held
-    for _ in range(min(beyond, free.bit_count())):
+    for _ in range(min(max(0, count), free.bit_count())):
         free &= ~(1 << (free.bit_length() - 1))
     return free
 

@@ -38,7 +38,8 @@ class _Growing:
         if len(self.places) >= self.form.most or self.form.part:
             return False
         account = table.accounts.of(self.project)
-        if table.exceeds(account, self.user, self.form.want, 1, runs=0):
+        types = [f"gpu:{table.pool.kinds[kind].gpu_type}" for kind in self.kinds]
+        if table.exceeds(account, self.user, self.form.want, 1, runs=0, types=types):
             return False
         fitting = [place for place in table.pool.fitting(self.form, self.kinds) if place not in self.places]
         if not fitting:
@@ -46,7 +47,7 @@ class _Growing:
         place = min(fitting, key=table.pool.room)
         self.more.append(table.pool.take(place, self.form))
         self.places.append(place)
-        table.charge(account, self.user, self.form.want, 1, runs=0)
+        table.charge(account, self.user, self.form.want, 1, runs=0, types=table.types_at([place], self.form.want))
         return True
 
 

@@ -5,12 +5,13 @@ weight, level by level of the tree of projects. And what is guaranteed to it, an
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from windlass.scheduling.core.types import NodeState, Project, Want
 
 Amount = tuple[float, float, float]  # GPUs, CPUs, bytes
 LEAST_WEIGHT = 1e-6  # of a project that is to have what nobody else wants
+_NO_TYPES: Mapping[str, float] = {}
 
 
 def accrue(usage: float, share: float, seconds: float, half_life_s: float) -> float:
@@ -96,6 +97,7 @@ class Accounts:
             self.of(name)
         self.has_quotas = any(project.quota for project in self._projects.values())
         self.has_limits = any(project.limit for project in self._projects.values())
+        self.names_types = any(names_types(each.quota) or names_types(each.limit) for each in self._projects.values())
 
     def of(self, name: str) -> Account:
         account = self._by_name.get(name)
@@ -129,55 +131,74 @@ class Accounts:
             held = memory
         return (held + account.used + ahead) / account.weight
 
-    def charge(self, account: Account, want: Want, nodes: int, runs: int = 1) -> None:
+    def charge(
+        self, account: Account, want: Want, nodes: int, runs: int = 1, types: Mapping[str, float] | None = None
+    ) -> None:
+        """`types`: its GPUs by `gpu:TYPE`, of the nodes that it has; None: they are of the type that it names."""
         gpus, cpus, memory = want.gpus * nodes, want.cpus * nodes, want.memory_bytes * nodes
-        gpu_type = want.gpu_type
-        resource = f"gpu:{gpu_type}" if gpu_type and gpus else None
+        if types is None:
+            types = {f"gpu:{want.gpu_type}": gpus} if want.gpu_type and gpus else _NO_TYPES
         for each in account.path:
             each.gpus += gpus
             each.cpus += cpus
             each.memory += memory
             each.runs += runs
-            if resource is not None:
-                each.by_type[resource] = each.by_type.get(resource, 0.0) + gpus
+            for resource, of_type in types.items():
+                each.by_type[resource] = each.by_type.get(resource, 0.0) + of_type
 
 
-def needs(want: Want, resource: str, nodes: int) -> float:
+def names_types(amounts: Mapping[str, float]) -> bool:
+    return any(resource.startswith("gpu:") for resource in amounts)
+
+
+def needs(want: Want, resource: str, nodes: int, types: Collection[str] | None = None) -> float:
+    """`types`: of which `gpu:TYPE` its GPUs could come to be, each of them all; None: of the one that it names."""
     if resource == "gpu":
         return want.gpus * nodes
     if resource == "cpu":
         return want.cpus * nodes
     if resource == "memory":
         return want.memory_bytes * nodes
-    return want.gpus * nodes if want.gpu_type is not None and resource == f"gpu:{want.gpu_type}" else 0.0
+    if types is None:
+        return want.gpus * nodes if want.gpu_type is not None and resource == f"gpu:{want.gpu_type}" else 0.0
+    return want.gpus * nodes if resource in types else 0.0
 
 
 _EPSILON = 1e-9
 
 
-def is_within(account: Account, amounts: Mapping[str, float], want: Want, nodes: int, runs: int = 1) -> bool:
+def is_within(
+    account: Account,
+    amounts: Mapping[str, float],
+    want: Want,
+    nodes: int,
+    runs: int = 1,
+    types: Collection[str] | None = None,
+) -> bool:
     """Whether what it holds stays within these amounts with so many nodes more, and runs."""
     return all(
-        not (more := runs if resource == "runs" else needs(want, resource, nodes))
+        not (more := runs if resource == "runs" else needs(want, resource, nodes, types))
         or account.holds(resource) + more <= most + _EPSILON
         for resource, most in amounts.items()
     )
 
 
-def is_covered(account: Account, want: Want, nodes: int) -> bool:
+def is_covered(account: Account, want: Want, nodes: int, types: Collection[str] | None = None) -> bool:
     """Whether the quota of the project, or of one above it, guarantees this run its room. A quota that names nothing
     that the run needs guarantees it nothing."""
     return any(
         each.quota
-        and any(needs(want, resource, nodes) for resource in each.quota)
-        and is_within(each, each.quota, want, nodes)
+        and any(needs(want, resource, nodes, types) for resource in each.quota)
+        and is_within(each, each.quota, want, nodes, types=types)
         for each in account.path
     )
 
 
-def exceeded(account: Account, want: Want, nodes: int, runs: int = 1) -> Account | None:
+def exceeded(
+    account: Account, want: Want, nodes: int, runs: int = 1, types: Collection[str] | None = None
+) -> Account | None:
     """The project whose limit this would pass."""
     for each in account.path:
-        if each.limit and not is_within(each, each.limit, want, nodes, runs):
+        if each.limit and not is_within(each, each.limit, want, nodes, runs, types):
             return each
     return None

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ WHOLE = 1000  # a GPU, in thousandths
 
 @dataclass(frozen=True, slots=True)
 class Hidden:
-    """What of a node is kept for somebody."""
+    """What of a node is kept for somebody. `parts`: what is left of shared GPUs that are to come back whole."""
 
     place: int
     gpus: int  # bits
@@ -67,20 +67,16 @@ class Pool:
     def room(self, place: int) -> Room:
         return self.gpus[place].bit_count(), self.cpus[place], self.memory[place]
 
-    def hold(self, run: Running) -> None:
-        """What a live attempt has. Only before `arrange`."""
-        for engine, share in holdings(run):
-            place = self.at.get((engine, share.node))
-            if place is not None:
-                self._hold(place, share)
-
-    def _hold(self, place: int, share: NodeShare) -> None:
-        self.cpus[place] -= milli(share.cpus)
-        self.memory[place] -= share.memory_bytes
-        if share.gpu_part < 1.0:
-            self._hold_part(place, share)
-        elif share.gpu_indices:
-            self.gpus[place] = without(self.gpus[place], share.gpu_indices)
+    def hold(self, running: Iterable[Running]) -> None:
+        """What live attempts have. Only before `arrange`."""
+        by_place: dict[int, list[NodeShare]] = {}
+        for run in running:
+            for engine, share in holdings(run):
+                place = self.at.get((engine, share.node))
+                if place is not None:
+                    by_place.setdefault(place, []).append(share)
+        for place, shares in by_place.items():
+            self._hold(place, shares)
 
     def hold_anew(self, place: int, shares: Iterable[NodeShare]) -> None:
         """These are all that is held of a node now. Only before `arrange`."""
@@ -90,8 +86,40 @@ class Pool:
         for key in [key for key in self._shared if key[0] == place]:
             del self._shared[key]
             parts.pop(key, None)
+        self._hold(place, shares)
+
+    def _hold(self, place: int, shares: Iterable[NodeShare]) -> None:
+        """All at once, so that their order does not matter where more is held than there is."""
+        whole = count = cpus = memory = 0
+        shared: dict[int, int] = {}
         for share in shares:
-            self._hold(place, share)
+            cpus += milli(share.cpus)
+            memory += share.memory_bytes
+            if share.gpu_part < 1.0:
+                for gpu in share.gpu_indices:
+                    shared[gpu] = shared.get(gpu, 0) + milli(share.gpu_part)
+            else:
+                count += len(share.gpu_indices)
+                for gpu in share.gpu_indices:
+                    whole |= 1 << gpu
+        self.cpus[place] -= cpus
+        self.memory[place] -= memory
+        offered = self.gpus[place]
+        in_parts = 0
+        for gpu in shared:
+            in_parts |= 1 << gpu
+        beyond = count + len(shared) - (offered & (whole | in_parts)).bit_count()
+        self.gpus[place] = without(offered & ~whole & ~in_parts, beyond)
+        if shared:
+            self._share(place, shared, 0 if beyond > 0 else offered & ~whole)
+
+    def _share(self, place: int, shared: dict[int, int], whole: int) -> None:
+        """What is left of GPUs that are shared, if they are there and nobody has them wholly."""
+        parts = self._parts[self.kind_at[place]]
+        for gpu, held in shared.items():
+            self._shared[place, gpu] = held
+            if held < WHOLE and whole >> gpu & 1:
+                parts[place, gpu] = WHOLE - held
 
     def copy(self) -> Pool:
         """With what is held, to hand out in one pass."""
@@ -100,17 +128,6 @@ class Pool:
         twin._parts = [parts.copy() for parts in self._parts]
         twin._shared = self._shared.copy()
         return twin
-
-    def _hold_part(self, place: int, share: NodeShare) -> None:
-        parts = self._parts[self.kind_at[place]]
-        for gpu in share.gpu_indices:
-            key = (place, gpu)
-            self.gpus[place] &= ~(1 << gpu)
-            held = self._shared.get(key, 0) + milli(share.gpu_part)
-            self._shared[key] = held
-            parts[key] = WHOLE - held
-            if held >= WHOLE:
-                del parts[key]
 
     def find(self, form: Form, most: int) -> list[int] | None:
         """Places for a gang of as many nodes as it wants, up to `most`; None if it has no room as a whole."""
@@ -252,29 +269,23 @@ class Pool:
         """How much of a GPU is held in parts, in thousandths."""
         return self._shared.get((place, gpu), 0)
 
-    def hide(self, place: int, gpus: int, cpus: int, memory: int) -> Hidden:
-        """Show only so much of a node from now on: the rest is kept for somebody."""
+    def hide(self, place: int, gpus: int, cpus: int, memory: int, shared: Collection[int] = ()) -> Hidden:
+        """Show only so much of a node from now on: the rest is kept for somebody. Of `shared` GPUs nothing is shown."""
         self.remove(place)
         shown = 0
         if gpus > 0:
             shown = self.gpus[place] ^ pick(self.gpus[place], gpus)[1]
+        parts = self._parts[self.kind_at[place]]
         hidden = Hidden(
             place=place,
             gpus=self.gpus[place] & ~shown,
             cpus=self.cpus[place] - cpus,
             memory=self.memory[place] - memory,
-            parts=self._without_parts(place),
+            parts={(place, gpu): parts.pop((place, gpu)) for gpu in shared if (place, gpu) in parts},
         )
         self.gpus[place], self.cpus[place], self.memory[place] = shown, cpus, memory
         self.add(place)
         return hidden
-
-    def _without_parts(self, place: int) -> dict[tuple[int, int], int]:
-        parts = self._parts[self.kind_at[place]]
-        here = {key: left for key, left in parts.items() if key[0] == place}
-        for key in here:
-            del parts[key]
-        return here
 
     def show(self, hidden: Hidden) -> None:
         place = hidden.place

@@ -4,7 +4,7 @@ least, in GPU-seconds: the work since the last checkpoint and the coming back.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from math import fsum, inf
@@ -129,7 +129,9 @@ class Victims:
                 self._at.setdefault(place, []).append(victim)
             self._of_project.setdefault(run.project, []).append(victim)
             self._lowest[run.project] = min(run.priority, self._lowest.get(run.project, run.priority))
-            if run.project not in self._worst or victim.rank > self._worst[run.project].rank:
+            worst = self._worst.get(run.project)
+            # By what is left of its rank beyond what stopping it costs: that is what displaces it.
+            if worst is None or victim.rank - victim.lost > worst.rank - worst.lost:
                 self._worst[run.project] = victim
         self._standing = min(((victim.is_covered, victim.run.priority) for victim in found), default=None)
         self._has_extra = min((victim.run.priority for victim in found if victim.share is not None), default=None)
@@ -145,12 +147,15 @@ class Victims:
             claim.priority > self._lowest[claim.project] or is_displaced(claim.rank, worst, self._policy)
         )
 
-    def choose(self, claim: Claim, forms: Iterable[Form], releases: Releases) -> Sacrifice | None:
-        """Of all alternatives the one that costs least; the one that is liked more, if they cost the same."""
+    def choose(
+        self, claim: Claim, forms: Iterable[Form], releases: Releases, given: Collection[Victim] = ()
+    ) -> Sacrifice | None:
+        """Of all alternatives the one that costs least; the one that is liked more, if they cost the same. `given` are
+        stopped in any case."""
         best: Sacrifice | None = None
         for form in forms:
             for group in form.groups:
-                found = self._choose(claim, form, group, releases)
+                found = self._choose(claim, form, group, releases, given)
                 if found is not None and (best is None or found.lost < best.lost):
                     best = found
         return best
@@ -158,15 +163,20 @@ class Victims:
     def stop(self, victims: Iterable[Victim]) -> None:
         self._gone |= {victim.run.run_id for victim in victims}
 
-    def _choose(self, claim: Claim, form: Form, group: list[int], releases: Releases) -> Sacrifice | None:
+    def _choose(
+        self, claim: Claim, form: Form, group: list[int], releases: Releases, given: Collection[Victim]
+    ) -> Sacrifice | None:
         open_already = releases.fitting_soon(form, group)
         missing = form.nodes - len(open_already)
         if missing <= 0:
-            return Sacrifice(form, open_already, [], 0.0)
-        search = _Search(self._pool, form, releases, self._at)
+            return Sacrifice(form, open_already, list(given), fsum(victim.lost for victim in given))
+        search = _Search(self._pool, form, releases, self._at, given)
         avoided = set(open_already)
         kinds = set(group)
-        for victim in self._entitled(claim):
+        for place in {place for victim in given for place in victim.pieces}:
+            if place not in avoided and self._pool.kind_at[place] in kinds:
+                search.look(place)
+        for victim in self.entitled(claim):
             # A gang may make room on all the nodes that are missing at once.
             if len(search.costs) >= missing and search.is_settled(missing, victim.lost / missing):
                 break
@@ -192,7 +202,7 @@ class Victims:
             return True
         return self._standing is not None and (claim.is_covered, claim.priority) > self._standing
 
-    def _entitled(self, claim: Claim) -> Iterator[Victim]:
+    def entitled(self, claim: Claim) -> Iterator[Victim]:
         """The least lost first."""
         found = self._found if self._is_above_others(claim) else self._of_project.get(claim.project, [])
         for victim in found:
@@ -203,13 +213,21 @@ class Victims:
 class _Search:
     """Nodes by what it costs to make room on each; that falls on all nodes of a gang once it is chosen."""
 
-    def __init__(self, pool: Pool, form: Form, releases: Releases, at: dict[int, list[Victim]]) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        form: Form,
+        releases: Releases,
+        at: dict[int, list[Victim]],
+        given: Collection[Victim],
+    ) -> None:
         self._pool = pool
         self._form = form
         self._releases = releases
         self._at = at
-        self.allowed: set[Victim] = set()
-        self.chosen: set[Victim] = set()
+        self._given = frozenset(given)
+        self.allowed: set[Victim] = set(given)
+        self.chosen: set[Victim] = set(given)
         self.costs: dict[int, float] = {}
         self._spread = 1  # on how many nodes at most what a gang loses counts as shared out
 
@@ -230,7 +248,7 @@ class _Search:
             return None
         if spread > 1:
             self._spread = spread
-            self.chosen = set()
+            self.chosen = set(self._given)
             for place in self.costs:
                 self.look(place)
         heap = [(cost, place) for place, cost in self.costs.items()]
@@ -256,7 +274,9 @@ class _Search:
     def _pruned(self, places: list[int]) -> list[Victim]:
         """Without those who are not needed after all, the most costly first."""
         needed = set(self.chosen)
-        for victim in sorted(self.chosen, key=lambda victim: (-victim.lost, victim.run.run_id, victim.share or 0)):
+        for victim in sorted(
+            self.chosen - self._given, key=lambda victim: (-victim.lost, victim.run.run_id, victim.share or 0)
+        ):
             without = needed - {victim}
             if all(self._fits(place, without) for place in victim.pieces if place in places):
                 needed = without

@@ -125,6 +125,17 @@ class Releases:
                 least = (min(least[0], gpus), min(least[1], cpus), min(least[2], memory))
         return least if least is not None else (gpus, cpus, memory)
 
+    def shared_until(self, place: int, at: float, gpus: int) -> list[int]:
+        """The GPUs in parts that must come back whole by then for so many to be there: none, if others suffice."""
+        found = []
+        for change in self._changes.get(place, ()):
+            if change.at > at or gpus <= 0:
+                break
+            if change.shared >= 0 and self._comes_back(place, change.shared):
+                found.append(change.shared)
+            gpus -= change.gpus if change.shared < 0 else 0
+        return found if gpus > 0 else []
+
     def _comes_back(self, place: int, gpu: int) -> bool:
         """Not if somebody starts on a part of it now."""
         return sum(part for _, part in self._shared[place, gpu].values()) >= self._pool.shared(place, gpu)

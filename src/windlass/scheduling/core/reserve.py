@@ -66,7 +66,9 @@ class Keeper:
                 min(max(0, part - max(0, more)), max(0, free))
                 for part, more, free in zip(need, back, room, strict=True)
             ]
-            kept.hidden.append(pool.hide(place, *(free - part for free, part in zip(room, hide, strict=True))))
+            gpus, cpus, memory = (free - part for free, part in zip(room, hide, strict=True))
+            shared = releases.shared_until(place, at, need[0] - hide[0])
+            kept.hidden.append(pool.hide(place, gpus, cpus, memory, shared))
             releases.promise(place, at, *(part - away for part, away in zip(need, hide, strict=True)))
         self.kept.append(kept)
 
@@ -89,5 +91,5 @@ class Keeper:
                 gpus = (pool.gpus[place] & ~hidden.gpus).bit_count()
                 cpus = max(min(0, pool.cpus[place]), pool.cpus[place] - hidden.cpus)
                 memory = max(min(0, pool.memory[place]), pool.memory[place] - hidden.memory)
-                again.append(pool.hide(place, gpus, cpus, memory))
+                again.append(pool.hide(place, gpus, cpus, memory, [gpu for _, gpu in hidden.parts]))
             each.hidden = again

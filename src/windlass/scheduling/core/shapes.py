@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 class Form:
     """One alternative of a shape."""
 
-    __slots__ = ("cpus", "gpus", "groups", "memory", "most", "nodes", "part", "want")
+    __slots__ = ("cpus", "gpus", "groups", "memory", "most", "nodes", "part", "types", "want")
 
     def __init__(self, want: Want) -> None:
         self.want = want
@@ -26,6 +26,7 @@ class Form:
         self.nodes = want.nodes
         self.most = max(want.nodes, want.most)
         self.groups: list[list[int]] = []  # of kinds; a gang stays within one of them, the first that has room
+        self.types: frozenset[str] = frozenset()  # `gpu:TYPE` of all that it could get
 
 
 class Shape:
@@ -33,26 +34,44 @@ class Shape:
 
     __slots__ = ("forms", "is_blocked", "is_possible", "share", "soon_changes", "wants")
 
-    def __init__(self, wants: tuple[Want, ...], pool: Pool) -> None:
+    def __init__(self, wants: tuple[Want, ...], pool: Pool, *, by_type: bool = False) -> None:
+        """`by_type`: where amounts of types are guaranteed or limited, a want that names no type is one alternative for
+        each, so that what one type leaves is had without the others."""
         self.wants = wants
         self.share = 0.0  # dominant, of the cluster
         self.soon_changes = 0  # when it was last seen that what comes back soon is not enough
         self.is_blocked = False  # there is no room now, and in this pass there will not be
         self.forms = []
         for sound_only in (True, False):
-            self.forms = [form for want in wants if (form := _form(want, pool, sound_only=sound_only)) is not None]
+            self.forms = [form for want in wants for form in _forms(want, pool, sound_only, by_type)]
             if self.forms:
                 break
         self.is_possible = bool(self.forms)  # were the cluster idle
 
 
-def _form(want: Want, pool: Pool, *, sound_only: bool) -> Form | None:
-    form = Form(want)
+def _forms(want: Want, pool: Pool, sound_only: bool, by_type: bool) -> list[Form]:
+    whole = Form(want)
+    kinds = pool.kinds
     suited = [
-        at for at, kind in enumerate(pool.kinds) if kind.suits(form) and (kind.health is Health.SOUND or not sound_only)
+        at for at, kind in enumerate(kinds) if kind.suits(whole) and (kind.health is Health.SOUND or not sound_only)
     ]
-    form.groups = _groups(form, suited, pool)
-    return form if form.groups else None
+    whole.groups = _groups(whole, suited, pool)
+    found = [whole]
+    types = list(dict.fromkeys(kinds[at].gpu_type for at in suited)) if by_type and want.gpus else []
+    if len(types) > 1:
+        whole.groups = [group for group in whole.groups if len({kinds[at].gpu_type for at in group}) > 1]
+        found = []
+        for gpu_type in types:
+            form = Form(want)
+            form.groups = _groups(form, [at for at in suited if kinds[at].gpu_type == gpu_type], pool)
+            found.append(form)
+        if want.most > 1:
+            found.append(whole)  # a gang of several types
+    for form in found:
+        form.types = frozenset(
+            f"gpu:{kinds[at].gpu_type}" for group in form.groups for at in group if kinds[at].gpu_type
+        )
+    return [form for form in found if form.groups]
 
 
 def _groups(form: Form, suited: Sequence[int], pool: Pool) -> list[list[int]]:

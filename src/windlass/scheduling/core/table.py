@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 
 from windlass.core.resources import Placement
-from windlass.scheduling.core.fairness import Account, Accounts, exceeded, is_covered, is_within
+from windlass.scheduling.core.fairness import Account, Accounts, exceeded, is_covered, is_within, names_types
 from windlass.scheduling.core.pool import Pool
 from windlass.scheduling.core.preempt import Claim, Sacrifice, Victims, entitlement, is_owed_time
 from windlass.scheduling.core.releases import Releases
@@ -17,9 +17,16 @@ from windlass.scheduling.core.types import Policy, Resize, Running, Snapshot, St
 
 def held_pool(snapshot: Snapshot) -> Pool:
     pool = Pool(snapshot.nodes)
-    for run in snapshot.running:
-        pool.hold(run)
+    pool.hold(snapshot.running)
     return pool
+
+
+def _by_type(types: Iterable[str | None], want: Want) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for gpu_type in types if want.gpus else ():
+        if gpu_type:
+            found[f"gpu:{gpu_type}"] = found.get(f"gpu:{gpu_type}", 0.0) + want.gpus
+    return found
 
 
 class Table:
@@ -31,6 +38,7 @@ class Table:
         self.pool = pool if pool is not None else held_pool(snapshot)
         self.accounts = Accounts(snapshot.projects, self.pool.nodes, now, policy.half_life_s)
         self.has_user_limits = bool(policy.user_limit)
+        self.names_types = self.accounts.names_types or names_types(policy.user_limit)
         self.starts: dict[str, Start] = {}
         self.stops: list[Stop] = []
         self.resizes: list[Resize] = []
@@ -38,6 +46,7 @@ class Table:
         self.form_of: dict[str, Form] = {}  # of those that start elastically
         self._shapes: dict[tuple[Want, ...], Shape] = {}
         self._users: dict[str, Account] = {}
+        self._types: dict[str, Mapping[str, float]] = {}  # GPUs of those that run, if types are of interest
         self._covered: set[str] = set()  # of those that run
         self._soon_changes = 1  # counts what may bring room soon
         self._lent_in_vain: set[tuple[Shape, int]] = set()
@@ -45,23 +54,47 @@ class Table:
 
     def _settle_running(self) -> None:
         running = list(self.snapshot.running)
+        # Also of nodes that are closed: what runs there is held.
+        type_at = {(node.engine, node.name): node.gpu_type for node in self.snapshot.nodes} if self.names_types else {}
         if self.accounts.has_quotas:
             # Which of a project's runs its quota covers, if not all: the important ones, then the old ones.
             running.sort(key=lambda run: (-run.priority, run.started_at, run.run_id))
         for run in running:
             account = self.accounts.of(run.project)
             nodes = len(run.placement.shares)
-            if self.accounts.has_quotas and is_covered(account, run.want, nodes):
+            types = None
+            if self.names_types:
+                engine = run.placement.engine
+                had = (type_at.get((engine, share.node), run.want.gpu_type) for share in run.placement.shares)
+                types = self._types[run.run_id] = _by_type(had, run.want)
+            if self.accounts.has_quotas and is_covered(account, run.want, nodes, types):
                 self._covered.add(run.run_id)
-            self.charge(account, run.user, run.want, nodes)
+            self.charge(account, run.user, run.want, nodes, types=types)
         self.pool.arrange()
 
-    def charge(self, account: Account, user: str, want: Want, nodes: int, runs: int = 1) -> None:
-        self.accounts.charge(account, want, nodes, runs)
+    def charge(
+        self,
+        account: Account,
+        user: str,
+        want: Want,
+        nodes: int,
+        runs: int = 1,
+        types: Mapping[str, float] | None = None,
+    ) -> None:
+        self.accounts.charge(account, want, nodes, runs, types)
         if self.has_user_limits:
-            self.accounts.charge(self._user(user), want, nodes, runs)
+            self.accounts.charge(self.user(user), want, nodes, runs, types)
 
-    def _user(self, name: str) -> Account:
+    def types_of(self, run: Running) -> Mapping[str, float] | None:
+        return self._types.get(run.run_id)
+
+    def types_at(self, places: Iterable[int], want: Want) -> Mapping[str, float] | None:
+        """GPUs by type, if that is of interest."""
+        if not self.names_types:
+            return None
+        return _by_type((self.pool.nodes[place].gpu_type for place in places), want)
+
+    def user(self, name: str) -> Account:
         account = self._users.get(name)
         if account is None:
             account = self._users[name] = Account(name, None, None, 0.0)
@@ -94,7 +127,7 @@ class Table:
     def shape(self, run: Waiting) -> Shape:
         shape = self._shapes.get(run.wants)
         if shape is None:
-            shape = self._shapes[run.wants] = Shape(run.wants, self.pool)
+            shape = self._shapes[run.wants] = Shape(run.wants, self.pool, by_type=self.names_types)
             shape.share = self.accounts.share_of(run.wants[0])
         self.shape_of[id(run.wants)] = shape
         return shape
@@ -104,7 +137,7 @@ class Table:
         return shape.share
 
     def is_covered(self, shape: Shape, account: Account) -> bool:
-        return any(is_covered(account, form.want, form.nodes) for form in shape.forms)
+        return any(is_covered(account, form.want, form.nodes, form.types) for form in shape.forms)
 
     def allowed(self, run: Waiting, shape: Shape, account: Account, *, covered_only: bool = False) -> Sequence[Form]:
         """The alternatives that limits leave it, and its quota, where only that counts now."""
@@ -113,16 +146,24 @@ class Table:
         return [
             form
             for form in shape.forms
-            if not (covered_only and not is_covered(account, form.want, form.nodes))
-            and not self.exceeds(account, run.user, form.want, form.nodes)
+            if not (covered_only and not is_covered(account, form.want, form.nodes, form.types))
+            and not self.exceeds(account, run.user, form.want, form.nodes, types=form.types)
         ]
 
-    def exceeds(self, account: Account, user: str, want: Want, nodes: int, runs: int = 1) -> bool:
+    def exceeds(
+        self,
+        account: Account,
+        user: str,
+        want: Want,
+        nodes: int,
+        runs: int = 1,
+        types: Collection[str] | None = None,
+    ) -> bool:
         """A limit."""
-        if self.accounts.has_limits and exceeded(account, want, nodes, runs) is not None:
+        if self.accounts.has_limits and exceeded(account, want, nodes, runs, types) is not None:
             return True
         limit = self.policy.user_limit
-        return self.has_user_limits and not is_within(self._user(user), limit, want, nodes, runs)
+        return self.has_user_limits and not is_within(self.user(user), limit, want, nodes, runs, types)
 
     def has_room(self, forms: Sequence[Form]) -> bool:
         return any(self.pool.find(form, form.nodes) is not None for form in forms)
@@ -146,7 +187,7 @@ class Table:
         self.starts[run.run_id] = Start(run_id=run.run_id, want=form.want, placement=placement)
         if form.most > form.nodes:
             self.form_of[run.run_id] = form
-        self.charge(account, run.user, form.want, len(places))
+        self.charge(account, run.user, form.want, len(places), types=self.types_at(places, form.want))
 
     def _as_before(self, before: Placement, form: Form, places: list[int]) -> list[int]:
         """Nodes that it had keep their rank: what it left there is worth going back to."""
@@ -183,44 +224,47 @@ class Table:
         self, run: Waiting, shape: Shape, forms: Sequence[Form], account: Account, *, covered_only: bool
     ) -> bool:
         """Have others stopped for it, or wait for those who are stopping already."""
-        if self._wait_for_room(run, shape, forms, account):
+        if self.wait_for_room(run, shape, forms, account):
             return True
         if not self.policy.preempts or len(self.stops) >= self.policy.most_stops:
             return False
-        claim = Claim(
-            run_id=run.run_id,
-            project=run.project,
-            priority=run.priority,
-            is_covered=covered_only,
-            rank=self.policy.rank(run, self.snapshot.learned, self.now),
-        )
+        claim = self.claim(run, is_covered=covered_only)
         if self.victims.are_hopeless(claim):
             return False
         sacrifice = self.victims.choose(claim, forms, self.releases)
         if sacrifice is None:
             return False
-        self._sacrifice(claim, sacrifice)
-        self._keep_soon(run, sacrifice.form, sacrifice.places, account)
+        self.sacrifice(claim, sacrifice)
+        self.keep_soon(run, sacrifice.form, sacrifice.places, account)
         return True
 
-    def _wait_for_room(self, run: Waiting, shape: Shape, forms: Sequence[Form], account: Account) -> bool:
+    def claim(self, run: Waiting, *, is_covered: bool) -> Claim:
+        return Claim(
+            run_id=run.run_id,
+            project=run.project,
+            priority=run.priority,
+            is_covered=is_covered,
+            rank=self.policy.rank(run, self.snapshot.learned, self.now),
+        )
+
+    def wait_for_room(self, run: Waiting, shape: Shape, forms: Sequence[Form], account: Account) -> bool:
         if not self.releases.soon_at or shape.soon_changes == self._soon_changes:
             return False
         for form in forms:
             for group in form.groups:
                 found = self.releases.fitting_soon(form, group)
                 if len(found) >= form.nodes:
-                    self._keep_soon(run, form, found, account)
+                    self.keep_soon(run, form, found, account)
                     return True
         if len(forms) == len(shape.forms):
             shape.soon_changes = self._soon_changes
         return False
 
-    def _keep_soon(self, run: Waiting, form: Form, places: list[int], account: Account) -> None:
+    def keep_soon(self, run: Waiting, form: Form, places: list[int], account: Account) -> None:
         self.keeper.keep(run.run_id, form, places, self.releases.soon)
-        self.charge(account, run.user, form.want, form.nodes)
+        self.charge(account, run.user, form.want, form.nodes, types=self.types_at(places, form.want))
 
-    def _sacrifice(self, claim: Claim, sacrifice: Sacrifice) -> None:
+    def sacrifice(self, claim: Claim, sacrifice: Sacrifice) -> None:
         smaller: dict[str, list[int]] = {}
         by_id: dict[str, Running] = {}
         for victim in sacrifice.victims:
@@ -248,5 +292,5 @@ class Table:
             return False
         at, form, places = found
         self.keeper.keep(run.run_id, form, places, at)
-        self.charge(account, run.user, form.want, form.nodes)
+        self.charge(account, run.user, form.want, form.nodes, types=self.types_at(places, form.want))
         return True

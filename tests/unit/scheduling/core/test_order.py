@@ -8,7 +8,7 @@ from tests.unit.scheduling.core.clusters import node, policy, running, share, sn
 from windlass.scheduling.core.decide import decide
 from windlass.scheduling.core.fairness import accrue
 from windlass.scheduling.core.ranking import rank_queue
-from windlass.scheduling.core.types import Project, Running, order_of_arrival
+from windlass.scheduling.core.types import Cause, Project, Running, order_of_arrival
 
 DAY = 24 * 3600.0
 NOW = 10 * DAY
@@ -109,3 +109,21 @@ def test_the_first_that_start_are_the_first_in_the_queue() -> None:
     runs = [waiting(f"{name}{at}", project=name) for name in "abc" for at in range(9)]
     found = snapshot(runs, [node("n")], projects=projects)
     assert tuple(started(found)) == rank_queue(found, policy(), 0)[:8]
+
+
+def test_one_that_starves_but_is_held_back_by_its_own_limit_leaves_the_turn_to_the_next() -> None:
+    runs = [
+        waiting("limited", want(gpus=8), queued_at=NOW - 5 * DAY, project="small"),
+        waiting("old", want(gpus=8), queued_at=NOW - 4 * DAY),
+        waiting("high", want(gpus=8), queued_at=NOW, priority=9),
+    ]
+    projects = [Project(name="small", limit={"gpu": 4})]
+    assert started(snapshot(runs, [node("a")], projects=projects), now=NOW) == ["old"]
+
+
+def test_one_that_starves_still_takes_back_what_its_quota_guarantees() -> None:
+    held = [running("borrower", share("a", gpus=8), project="q", started_at=NOW - DAY, saves_on_notice=True)]
+    runs = [waiting("old", want(gpus=8), queued_at=NOW - 4 * DAY)]
+    projects = [Project(name="p", quota={"gpu": 8})]
+    found = decide(snapshot(runs, [node("a")], running=held, projects=projects), policy(), NOW)
+    assert [(stop.run_id, stop.by, stop.cause) for stop in found.stops] == [("borrower", "old", Cause.RECLAIM)]

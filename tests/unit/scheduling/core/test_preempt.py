@@ -182,3 +182,52 @@ def test_what_is_free_is_borrowed_before_anybody_is_stopped_for_what_is_guarante
     assert not found.stops
     found = decided(snapshot([either], nodes[:1], running=held, projects=projects))
     assert [stop.cause for stop in found.stops] == [Cause.RECLAIM]
+
+
+def test_whoever_has_the_worst_rank_but_costs_too_much_does_not_shield_the_others() -> None:
+    costly = full("costly", "a", served=1e6, restart_s=1e6, saves_on_notice=True)
+    cheap = full("cheap", "b", served=5e5, restart_s=10, saves_on_notice=True)
+    found = decided(snapshot([waiting("w", want(gpus=8))], [node("a"), node("b")], running=[costly, cheap]))
+    assert [stop.run_id for stop in found.stops] == ["cheap"]
+
+
+def test_a_project_at_its_limit_displaces_its_own_run_of_lower_priority_and_nobody_else() -> None:
+    nodes = [node("a"), node("b"), node("c")]
+    own = full("own", "a", saved_at=NOW - 500)
+    other = full("other", "b", project="q", saved_at=NOW)
+    projects = [Project(name="p", limit={"gpu": 8})]
+    here = snapshot([waiting("w", want(gpus=8), priority=5)], nodes, running=[own, other], projects=projects)
+    found = decided(here)
+    assert [(stop.run_id, stop.by, stop.cause) for stop in found.stops] == [("own", "w", Cause.PRIORITY)]
+    warned = replace(here, running=(replace(own, stopping=True), other))
+    assert (decided(warned).stops, decided(warned).starts) == ((), ())  # it waits for the amount, and stops nobody more
+    assert [start.run_id for start in decided(replace(here, running=(other,))).starts] == ["w"]
+
+
+def test_no_more_leave_for_a_limit_than_it_takes() -> None:
+    held = [running(f"r{at}", share("a", gpus=2, first=2 * at), saved_at=NOW - at) for at in range(4)]
+    projects = [Project(name="p", limit={"gpu": 8, "runs": 5})]
+    found = decided(
+        snapshot([waiting("w", want(gpus=4), priority=1)], [node("a"), node("b")], running=held, projects=projects)
+    )
+    assert {stop.run_id for stop in found.stops} == {"r0", "r1"}
+
+
+def test_a_user_at_the_limit_displaces_only_runs_that_count_towards_it() -> None:
+    held = [full("mine", "a", user="u", saved_at=NOW - 900), full("theirs", "b", user="v", saved_at=NOW)]
+    claim = waiting("w", want(gpus=8, gpu_type="h100"), priority=1, user="u")
+    nodes = [node(name, gpu_type="h100") for name in "abc"]
+    for limit in ({"gpu": 8}, {"runs": 1}, {"gpu:h100": 8}):
+        found = decided(snapshot([claim], nodes, running=held), user_limit=limit)
+        assert [stop.run_id for stop in found.stops] == ["mine"]
+
+
+def test_within_a_limit_that_leaves_too_little_nobody_is_stopped_in_vain() -> None:
+    projects = [Project(name="p", limit={"gpu": 8})]
+    here = snapshot(
+        [waiting("w", want(gpus=8, nodes=2), priority=5)],
+        [node("a"), node("b")],
+        running=[full("own")],
+        projects=projects,
+    )
+    assert decided(here).stops == ()

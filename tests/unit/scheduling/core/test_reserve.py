@@ -73,3 +73,15 @@ def test_what_can_never_run_has_nothing_kept_and_holds_nobody_up() -> None:
     found = decide(snapshot(runs, [node("a")]), policy(backfill=False), NOW)
     assert [start.run_id for start in found.starts] == ["w"]
     assert found.reservations == ()
+
+
+def test_what_is_left_of_shared_gpus_is_used_unless_they_are_to_come_back_whole() -> None:
+    """The gang of a node waits for seven GPUs that are held wholly, or for the shared one too."""
+    half = running("half", share("a", gpus=1, first=7, part=0.5), wants=want(gpus=0.5), ends_at=NOW + 500)
+    held = [half, running("r", share("a", gpus=7), ends_at=NOW + 1000, preemptible=False)]
+    other = waiting("other", want(gpus=0.5), queued_at=2)
+    for gpus, expected in ((7, ["other"]), (8, [])):
+        runs = [waiting("wide", want(gpus=gpus), queued_at=1), other]
+        found = decide(snapshot(runs, [node("a")], running=held), policy(preempts=False), NOW)
+        assert [start.run_id for start in found.starts] == expected
+        assert found.reservations[0].run_id == "wide"

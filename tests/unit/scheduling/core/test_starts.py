@@ -7,6 +7,7 @@ import pytest
 from tests.unit.scheduling.core.clusters import GB, node, policy, running, share, snapshot, started, waiting, want
 from windlass.core.errors import InvalidInput
 from windlass.scheduling.core.decide import decide
+from windlass.scheduling.core.table import held_pool
 from windlass.scheduling.core.types import Health, Project
 
 
@@ -141,8 +142,9 @@ def test_who_used_much_lately_comes_later() -> None:
 def test_nobody_passes_the_limit_of_a_project_or_of_one_above_it() -> None:
     projects = [Project(name="top", limit={"gpu": 6}), Project(name="a", parent="top", limit={"gpu:h100": 2})]
     runs = [waiting(f"h{at}", want(gpu_type="h100"), project="a") for at in range(4)]
-    runs += [waiting(f"o{at}", want(gpus=1), project="a") for at in range(8)]
-    got = started(snapshot(runs, [node("n", gpu_type="h100")], projects=projects))
+    runs += [waiting(f"o{at}", want(gpu_type="t4"), project="a") for at in range(8)]
+    nodes = [node("n", gpu_type="h100"), node("t", gpu_type="t4")]
+    got = started(snapshot(runs, nodes, projects=projects))
     assert len([run_id for run_id in got if run_id[0] == "h"]) == 2
     assert len(got) == 6
 
@@ -156,3 +158,46 @@ def test_a_project_without_weight_gets_what_nobody_else_wants() -> None:
     runs = [waiting(f"{name}{at}", project=name) for name in "ab" for at in range(6)]
     got = started(snapshot(runs, [node("n")], projects=[Project(name="a", weight=0)]))
     assert [run_id[0] for run_id in got].count("b") == 6
+
+
+def test_gpus_count_by_the_type_of_the_nodes_that_runs_got() -> None:
+    """Whether a run names a type or not; and one that names none goes where its project has some left."""
+    nodes = [node("h", gpus=4, gpu_type="h100"), node("t", gpus=4, gpu_type="t4", price_per_hour=9.0)]
+    projects = [Project(name="p", limit={"gpu:h100": 3})]
+    held = [running("r", share("h", gpus=2), wants=want(gpus=2))]
+    runs = [waiting(f"w{at}", want(gpus=1)) for at in range(8)]
+    starts = decide(snapshot(runs, nodes, running=held, projects=projects), policy(), 0).starts
+    assert [start.placement.shares[0].node for start in starts] == ["h", "t", "t", "t", "t"]
+    gang = waiting("gang", want(gpus=2, nodes=2))
+    assert started(snapshot([gang], nodes, projects=[Project(name="p", limit={"gpu:t4": 1})])) == []
+    assert started(snapshot([gang], nodes, projects=[Project(name="p", limit={"gpu:t4": 4})])) == ["gang"]
+    limits = {"gpu:h100": 2}
+    found = decide(snapshot(runs, nodes, running=held), policy(user_limit=limits), 0).starts
+    assert [start.placement.shares[0].node for start in found] == ["t"] * 4
+
+
+def test_the_limit_of_one_user_settles_nothing_for_another() -> None:
+    """The first may have one alternative only, which has no room; the second may have the other."""
+    nodes = [node("h", gpus=4, gpu_type="h100"), node("t", gpus=4, gpu_type="t4")]
+    held = [running("r", share("t", gpus=4), project="q", user="z"), running("s", share("h", gpus=1), user="one")]
+    both = (want(gpus=2, gpu_type="h100"), want(gpus=2, gpu_type="t4"))
+    runs = [waiting("w1", *both, user="one", queued_at=0), waiting("w2", *both, user="two", queued_at=1)]
+    found = snapshot(runs, nodes, running=held)
+    assert started(found, user_limit={"gpu:h100": 2}, preempts=False) == ["w2"]
+
+
+def test_more_that_is_held_than_a_node_offers_counts_in_whatever_order() -> None:
+    """Of three GPUs one is shared, and one that is held is none of them any more: one is left."""
+    held = [
+        running("half", share("a", gpus=1, first=2, part=0.5), wants=want(gpus=0.5)),
+        running("gone", share("a", gpus=1, first=5)),
+    ]
+    for order in (held, held[::-1]):
+        pool = held_pool(snapshot([], [node("a", gpus=3)], running=order))
+        assert pool.gpus == [0b001]
+    runs = [waiting(str(at), want(gpus=0.5)) for at in range(4)]
+    found = [
+        {start.run_id: start.placement.shares[0].gpu_indices for start in decide(each, policy(), 0).starts}
+        for each in (snapshot(runs, [node("a", gpus=3)], running=order) for order in (held, held[::-1]))
+    ]
+    assert found[0] == found[1] == {"0": (0,), "1": (0,)}

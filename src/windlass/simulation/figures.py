@@ -59,7 +59,7 @@ def figures_of(policy: str, trace: Trace, cluster: Cluster, replayed: Replayed) 
     times = figures_of_ends(policy, trace, (story.ended_at or math.nan for story in stories))
     ratios = [each.got / each.due for each in replayed.contention.values() if each.due > 0]
     lost = math.fsum(story.lost_gpu_s for story in stories) / 3600
-    used = math.fsum(story.job.gpu_seconds for story in stories) / 3600 + lost
+    used = math.fsum(story.job.seconds * story.gpus for story in stories) / 3600 + lost
     return Figures(
         policy=policy,
         mean_s=times.mean_s,

@@ -26,6 +26,8 @@ POLICIES: Mapping[str, Policy] = MappingProxyType(
         "no-preemption": replace(_LEARNED, preempts=False),
     }
 )
+# Theirs is the order of arrival over all projects.
+IN_ONE_QUEUE = frozenset({"fifo", "backfill"})
 CLAIRVOYANT = "clairvoyant"  # no policy of the scheduler: it knows how long jobs last
 NAMES = (*POLICIES, CLAIRVOYANT)
 

@@ -7,6 +7,7 @@ on. The scheduler looks after each event, at most once in `pass_s`, and every `t
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
@@ -37,6 +38,7 @@ class Story:
 
     job: Job
     left_s: float
+    gpus: int  # that it holds: of its nodes all alike
     started_at: float | None = None
     ended_at: float | None = None
     preemptions: int = 0
@@ -69,21 +71,27 @@ def replay(
     *,
     until: float = math.inf,
     told: Callable[[int], None] | None = None,
+    one_queue: bool = False,
 ) -> Replayed:
-    """To the end of all jobs, or `until`. `told` is called with the number of those that have ended, now and then."""
-    return _Replay(trace, cluster, policy, conditions).run(until, told or (lambda _: None))
+    """To the end of all jobs, or `until`. `told` is called with the number of those that have ended, now and then.
+
+    `one_queue`: the scheduler does not know of projects; what they got is counted all the same."""
+    return _Replay(trace, cluster, policy, conditions, one_queue).run(until, told or (lambda _: None))
 
 
 class _Replay:
-    def __init__(self, trace: Trace, cluster: Cluster, policy: Policy, conditions: Conditions) -> None:
+    def __init__(self, trace: Trace, cluster: Cluster, policy: Policy, conditions: Conditions, one_queue: bool) -> None:
         self._policy = policy
         self._conditions = conditions
         self._nodes = cluster.node_states()
         self._gpus = cluster.gpus
         self._shapes = _Shapes(cluster)
-        self._stories = {job.name: Story(job=job, left_s=job.seconds) for job in trace.jobs}
+        self._one_queue = one_queue
         self._coming = list(reversed(trace.jobs))
         self._wants = {job.name: self._shapes.wants(job) for job in trace.jobs}
+        self._stories = {
+            job.name: Story(job=job, left_s=job.seconds, gpus=_gpus(self._wants[job.name])) for job in trace.jobs
+        }
         self._waiting: dict[str, Waiting] = {}
         self._running: dict[str, Running] = {}
         self._ends: list[tuple[float, str, float]] = []  # and when the attempt began: others are over already
@@ -126,7 +134,7 @@ class _Replay:
         if self._busy:
             soonest = max(soonest, self._now + self._conditions.pass_s)
         if self._waiting and self._running:
-            soonest = min(soonest, self._now + self._conditions.tick_s)
+            soonest = min(soonest, self._now + max(self._conditions.tick_s, self._conditions.pass_s))
         if soonest == math.inf:
             stuck = next(iter(self._waiting))
             raise InvalidInput(f"{stuck} waits on an empty cluster: the policy never starts it")
@@ -169,10 +177,10 @@ class _Replay:
             story = self._stories[run.run_id]
             job = story.job
             story.ended_at, story.left_s = end[0], 0.0
-            story.lost_gpu_s += (story.work_from - run.started_at) * job.gpus
-            self._held[run.project] -= job.gpus
-            lasted_s = run.attained(end[0]) / job.gpus
-            self._history.add(Lasted(gpus=job.gpus, project=job.project, user=job.user, seconds=lasted_s))
+            story.lost_gpu_s += (story.work_from - run.started_at) * story.gpus
+            self._held[job.project] -= story.gpus
+            lasted_s = run.attained(end[0]) / story.gpus
+            self._history.add(Lasted(gpus=story.gpus, project=run.project, user=job.user, seconds=lasted_s))
 
     def _take_in(self) -> None:
         while self._coming and self._coming[-1].at <= self._now:
@@ -180,7 +188,7 @@ class _Replay:
             self._queued[job.project] += 1
             self._waiting[job.name] = Waiting(
                 run_id=job.name,
-                project=job.project,
+                project="" if self._one_queue else job.project,
                 user=job.user,
                 priority=job.priority,
                 wants=self._wants[job.name],
@@ -201,7 +209,7 @@ class _Replay:
                 nodes=self._nodes,
                 running=tuple(self._running.values()),
                 waiting=tuple(self._waiting.values()),
-                projects=tuple(self._projects.values()),
+                projects=() if self._one_queue else tuple(self._projects.values()),
                 learned=self._learned,
             )
             decisions = decide(snapshot, self._policy, self._now)
@@ -221,8 +229,8 @@ class _Replay:
         if story.started_at is None:
             story.started_at = self._now
         story.work_from = self._now + back_s
-        self._held[run.project] += story.job.gpus
-        self._queued[run.project] -= 1
+        self._held[story.job.project] += story.gpus
+        self._queued[story.job.project] -= 1
         self._running[run.run_id] = replace(
             begun(run, start, self._now), saves_on_notice=True, restart_s=self._conditions.restart_s
         )
@@ -232,10 +240,10 @@ class _Replay:
         run = self._running.pop(run_id)
         story = self._stories[run_id]
         story.left_s -= max(0.0, self._now - story.work_from)
-        story.lost_gpu_s += (min(self._now, story.work_from) - run.started_at) * story.job.gpus
+        story.lost_gpu_s += (min(self._now, story.work_from) - run.started_at) * story.gpus
         story.preemptions += 1
-        self._held[run.project] -= story.job.gpus
-        self._queued[run.project] += 1
+        self._held[story.job.project] -= story.gpus
+        self._queued[story.job.project] += 1
         self._waiting[run_id] = Waiting(
             run_id=run_id,
             project=run.project,
@@ -250,21 +258,36 @@ class _Replay:
         )
 
 
+def _gpus(wants: tuple[Want, ...]) -> int:
+    return int(wants[0].gpus) * wants[0].nodes
+
+
 class _Shapes:
-    """How a job of so many GPUs lies on nodes: on as few as can be, the same on each. Jobs of a size share a tuple."""
+    """How a job of so many GPUs lies on nodes: on as few as can be, the same on each, if need be with some to spare.
+    Jobs of a size share a tuple."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._per_node = max(group.gpus for group in cluster.nodes)
+        self._counts: Counter[int] = Counter()
+        for group in cluster.nodes:
+            self._counts[group.gpus] += group.count
         self._gpus = cluster.gpus
         self._found: dict[int, tuple[Want, ...]] = {}
 
     def wants(self, job: Job) -> tuple[Want, ...]:
         found = self._found.get(job.gpus)
         if found is None:
-            nodes = -(-job.gpus // self._per_node)
-            while job.gpus % nodes:
-                nodes += 1
-            if job.gpus > self._gpus:
-                raise InvalidInput(f"{job.name} wants {job.gpus} GPUs; the cluster has {self._gpus}")
-            found = self._found[job.gpus] = (Want(gpus=job.gpus // nodes, nodes=nodes, cpus=0.0),)
+            found = self._found[job.gpus] = (self._want(job),)
         return found
+
+    def _want(self, job: Job) -> Want:
+        # The fewest nodes that it needs on nodes of each size, the largest first.
+        for per_node in sorted(self._counts, reverse=True):
+            nodes = -(-job.gpus // per_node)
+            gpus = -(-job.gpus // nodes)
+            if sum(count for most, count in self._counts.items() if most >= gpus) >= nodes:
+                return Want(gpus=gpus, nodes=nodes, cpus=0.0)
+        nodes_of = ", ".join(f"{count} nodes of {gpus}" for gpus, count in sorted(self._counts.items()))
+        raise InvalidInput(
+            f"{job.name} wants {job.gpus} GPUs; the cluster has {self._gpus}: {nodes_of}, and a job has the same "
+            "on each of its nodes"
+        )

@@ -13,7 +13,7 @@ from windlass.simulation.comparison import try_policy
 from windlass.simulation.figures import figures_of, jain
 from windlass.simulation.policies import POLICIES, find_policy
 from windlass.simulation.reference import clairvoyant, first_come
-from windlass.simulation.replay import Conditions, Replayed, replay
+from windlass.simulation.replay import Conditions, Replayed, _Shapes, replay
 from windlass.simulation.trace import Job, Trace, make_trace, synthetic_trace
 
 AT_ONCE = Conditions(restart_s=60, pass_s=0)
@@ -112,3 +112,37 @@ def test_lost_time_is_part_of_what_it_costs() -> None:
     assert figures.usd == pytest.approx((100_000 + 100 + 60) * 8 / 3600)
     free = replay(trace, cluster, POLICIES["windlass"], replace(AT_ONCE, restart_s=0))
     assert figures_of("windlass", trace, cluster, free).lost_gpu_hours == 0
+
+
+@pytest.mark.parametrize(("gpus", "expected"), [(4, (1, 4)), (16, (2, 8)), (17, (3, 6)), (13, (2, 7)), (34, (5, 7))])
+def test_a_job_lies_on_as_few_nodes_as_hold_it(gpus: int, expected: tuple[int, int]) -> None:
+    [want] = _Shapes(uniform_cluster(64)).wants(jobs((0, 10, gpus)).jobs[0])
+    assert (want.nodes, want.gpus) == expected
+
+
+def test_a_job_lies_on_nodes_that_there_are() -> None:
+    cluster = Cluster(nodes=(NodeGroup(count=1, gpus=8), NodeGroup(count=4, gpus=4)))
+    shapes = _Shapes(cluster)
+    found = [shapes.wants(jobs((0, 10, gpus)).jobs[0])[0] for gpus in (8, 16, 20)]
+    assert [(want.nodes, want.gpus) for want in found] == [(1, 8), (4, 4), (5, 4)]
+    with pytest.raises(InvalidInput, match="the same on each of its nodes"):
+        shapes.wants(jobs((0, 10, 21)).jobs[0])
+
+
+@pytest.mark.parametrize("name", ["fifo", "backfill"])
+def test_the_order_of_arrival_is_that_over_all_projects(name: str) -> None:
+    rows = [("a", 0.0), ("a", 1.0), ("a", 2.0), ("b", 3.0), ("a", 4.0)]
+    trace = make_trace(Job(name=f"j{at:g}", at=at, seconds=100, gpus=8, project=p) for p, at in rows)
+    cluster = Cluster(nodes=(NodeGroup(),), projects={"b": ProjectShare(weight=9), "a": ProjectShare()})
+    tried = try_policy(name, trace, cluster, AT_ONCE)
+    assert tried.times_s == (100, 199, 298, 397, 496)
+    assert tried.figures.share_error is not None
+
+
+def test_the_scheduler_looks_no_more_often_than_told() -> None:
+    trace = jobs((0, 7200, 8), (1, 10, 8))
+    policy = replace(POLICIES["windlass"], preempts=False)
+    often = replay(trace, uniform_cluster(8), policy, Conditions(pass_s=30))
+    seldom = replay(trace, uniform_cluster(8), policy, Conditions(pass_s=1800))
+    assert often.passes > 7200 / 300
+    assert seldom.passes < 7

@@ -24,6 +24,7 @@ from windlass.runs.records import AttemptRecord, GivingWay, RunRecord, exit_to_j
 from windlass.runs.retry import Blame, Retry
 from windlass.runs.types import AttemptState, EventKind, RunState
 from windlass.scheduling.aside import commit_aside, decide_aside, load_last_aside
+from windlass.scheduling.nodes import load_gpu_type
 from windlass.tenancy.prices import PriceBook, Spent, spent_on
 
 log = logging.getLogger(__name__)
@@ -107,7 +108,7 @@ def commit_end(
         run = replace(run, state=RunState.RUNNING, version=run.version + 1, started_at=first)
     started_at = decision.started_at or attempt.started_at
     store.end_attempt(tx, attempt, decision.exit, started_at=started_at, ended_at=decision.ended_at)
-    spent = _spent(run, attempt, started_at, decision.ended_at, prices)
+    spent = _spent(tx, run, attempt, started_at, decision.ended_at, prices)
     store.record_event(
         tx, run.id, EventKind.ATTEMPT_ENDED, at=now, attempt=attempt.number,
         message=f"attempt {attempt.number} ended: {describe_exit(decision.exit)}",
@@ -193,11 +194,20 @@ def _conclusion(decision: EndAttempt, now: float) -> tuple[EventKind, str, dict[
 
 
 def _spent(
-    run: RunRecord, attempt: AttemptRecord, started_at: float | None, ended_at: float, prices: PriceBook
+    tx: Connection,
+    run: RunRecord,
+    attempt: AttemptRecord,
+    started_at: float | None,
+    ended_at: float,
+    prices: PriceBook,
 ) -> Spent:
     if started_at is None:
         return Spent()
-    return spent_on(attempt.placement, run.resources.gpu_type, ended_at - started_at, prices)
+    gpu_type, shares = run.resources.gpu_type, attempt.placement.shares
+    if run.resources.gpus and len(run.resources.types) > 1:
+        # Of those that it would take, the one that it got; a node that is gone does not tell any more.
+        gpu_type = load_gpu_type(tx, attempt.engine, shares[0].node) or gpu_type
+    return spent_on(attempt.placement, gpu_type, ended_at - started_at, prices)
 
 
 def _signal_name(number: int | None) -> str:

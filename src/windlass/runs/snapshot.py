@@ -40,6 +40,7 @@ from windlass.scheduling.usage import Used, load_usage
 from windlass.scheduling.wants import wants_of
 
 PAUSED_S = 60.0  # of a run that broke and comes back within this time, the room is kept
+USUAL_RESTART_S, SHORTEST_RESTART_S, LONGEST_RESTART_S = 60.0, 5.0, 3600.0
 MOST_REMEMBERED = 20_000  # runs that ended, from which is learned how long runs last
 
 
@@ -209,6 +210,7 @@ def _as_running(run: RunRecord, attempt: AttemptRecord, gpu_types: Mapping[NodeK
         served=served_gpu_s(run),
         saved_at=attempt.saved_at,
         saves_on_notice=attempt.heeds_notice,
+        restart_s=_restart_s(attempt),
         preemptible=bool(spec.get("preemptible", True)) and attempt.state is AttemptState.RUNNING,
         preemptions=run.preemptions,
         stopping=giving_way is not None or run.cancelling,
@@ -216,6 +218,13 @@ def _as_running(run: RunRecord, attempt: AttemptRecord, gpu_types: Mapping[NodeK
         ends_at=None if timeout_s is None else (run.started_at or started_at) + timeout_s,
         grow_every_s=_grow_every_s(run, attempt),
     )
+
+
+def _restart_s(attempt: AttemptRecord) -> float:
+    """What coming back took it the last time, if it had to."""
+    if attempt.recovered_at is None:
+        return USUAL_RESTART_S
+    return min(max(attempt.recovered_at - attempt.created_at, SHORTEST_RESTART_S), LONGEST_RESTART_S)
 
 
 def _grow_every_s(run: RunRecord, attempt: AttemptRecord) -> float | None:

@@ -85,5 +85,9 @@ def load_kinds(tx: Connection) -> tuple[NodeKind, ...]:
     )
 
 
+def load_gpu_type(tx: Connection, engine: str, name: str) -> str | None:
+    return tx.execute(select(nodes.c.gpu_type).where(nodes.c.engine == engine, nodes.c.name == name)).scalar()
+
+
 def load_seen_at(tx: Connection) -> dict[tuple[str, str], float]:
     return {(row.engine, row.name): row.seen_at for row in tx.execute(select(nodes))}

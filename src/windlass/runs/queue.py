@@ -13,7 +13,7 @@ from windlass.core.resources import Placement, Resources
 from windlass.runs import store
 from windlass.runs.bulk import in_parts
 from windlass.runs.records import AttemptRecord, RunRecord, placement_from_json
-from windlass.runs.tables import attempts
+from windlass.runs.tables import attempts, runs
 from windlass.runs.types import STATE_AFTER, RunState
 from windlass.scheduling.access import EngineAccess
 from windlass.scheduling.aside import load_aside
@@ -128,7 +128,7 @@ def view_cluster(tx: Connection, *, now: float) -> ClusterView:
     known = load_engines(tx)
     snapshot = ClusterSnapshot(nodes=load_nodes(tx), held=store.load_held(tx), waiting=())
     counts = store.count_by_state(tx, [*store.LIVE, *store.WAITING])
-    holders = _holders(snapshot, store.load_names_in(tx, store.LIVE))
+    holders = _holders(snapshot, _load_titles(tx))
     seen_at = load_seen_at(tx)
     views = []
     for free in free_nodes(snapshot):
@@ -172,16 +172,26 @@ def _by_node(item: tuple[NodeKey, Aside]) -> NodeKey:
     return item[0]
 
 
-def _holders(snapshot: ClusterSnapshot, names: Mapping[str, str]) -> dict[tuple[str, str], list[NodeRun]]:
+def _load_titles(tx: Connection) -> dict[str, tuple[str, str]]:
+    """Name and project of those that hold something."""
+    columns = (runs.c.id, runs.c.name, runs.c.project)
+    rows = tx.execute(select(*columns).where(runs.c.state.in_(list(store.LIVE))))
+    return {row.id: (row.name, row.project) for row in rows}
+
+
+def _holders(snapshot: ClusterSnapshot, titles: Mapping[str, tuple[str, str]]) -> dict[tuple[str, str], list[NodeRun]]:
     """By engine and node."""
     found: dict[tuple[str, str], list[NodeRun]] = {}
     for run_id, placement in sorted(snapshot.held.items()):
+        name, project = titles.get(run_id, (run_id, ""))
         for share in placement.shares:
             holder = NodeRun(
                 id=run_id,
-                name=names.get(run_id, run_id),
+                name=name,
+                project=project,
                 cpus=share.cpus,
                 gpus=list(share.gpu_indices),
+                gpu_part=share.gpu_part,
                 memory_bytes=share.memory_bytes,
             )
             found.setdefault((placement.engine, share.node), []).append(holder)

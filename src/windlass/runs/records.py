@@ -48,6 +48,11 @@ class RunHead:
     preemptions: int = 0
 
     @property
+    def waits_since(self) -> float:
+        """This time, if it waits."""
+        return self.retry_at or self.queued_at if self.state is RunState.RECOVERING else self.queued_at
+
+    @property
     def cancelling(self) -> bool:
         return self.cancel_requested_at is not None and not self.state.is_terminal
 
@@ -103,6 +108,7 @@ class AttemptRecord:
     archived_at: float | None = None
     recoveries: int = 0
     recovered_at: float | None = None
+    queued_at: float | None = None
     giving_way: GivingWay | None = None
     saved_at: float | None = None
     heeds_notice: bool = False

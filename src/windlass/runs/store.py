@@ -226,6 +226,7 @@ def insert_attempts(tx: Connection, placed: Sequence[tuple[RunRecord, Placement]
             "engine": placement.engine,
             "placement": placement_to_json(placement),
             "created_at": now,
+            "queued_at": run.waits_since,
             "log_dirs": [],
             "slot": slot_of(run.id),
         }

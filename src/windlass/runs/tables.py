@@ -94,6 +94,7 @@ attempts = Table(
     Column("archived_at", Seconds),  # its logs are in the blobs
     Column("recoveries", Integer, nullable=False, server_default="0"),  # of those in place, how many are on record
     Column("recovered_at", Seconds),  # when it had gone beyond where the attempt before it died
+    Column("queued_at", Seconds),  # since when its run waited for it
     Column("giving_way", Json),  # the scheduler wants it stopped: see `records.GivingWay`
     # Of its newest checkpoint; here too, so that a pass over all runs need not read the catalogue.
     Column("saved_at", Seconds),

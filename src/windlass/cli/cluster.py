@@ -1,67 +1,38 @@
-"""`cluster`: the nodes and what uses them."""
+"""`cluster`: the nodes and what uses them, as a picture."""
 
 from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import Annotated
 
 import typer
 
 from windlass.cli import options
-from windlass.cli.charts import bar
 from windlass.cli.connection import open_client
-from windlass.cli.nodes import describe
-from windlass.cli.terminal import next_steps, notice, paint_for, say, say_json
-from windlass.core.quantities import format_duration, format_size
+from windlass.cli.terminal import next_steps, notice, paint_for, say, say_json, width_of
 
-if TYPE_CHECKING:
-    from windlass.wire.cluster import AsideView, EngineView, NodeView
-
-_BAR = 16
+_IN_A_PIPE = 80
 
 
-def cluster(ctx: typer.Context, json: options.Json = False) -> None:
-    """Show the nodes, and how much of each is in use."""
+def cluster(
+    ctx: typer.Context,
+    everything: Annotated[bool, typer.Option("--all", "-a", help="A line per node, however many there are.")] = False,
+    json: options.Json = False,
+) -> None:
+    """Show the nodes as a picture: which run has which GPUs, and what is free."""
     view = open_client(ctx).cluster()
     if json:
         say_json(view.model_dump(mode="json"))
         return
-    if not view.nodes:
+    if not view.nodes and all(engine.unreachable_since is None for engine in view.engines):
         notice("no nodes have been seen yet; `windlass doctor` says whether the controller is active")
         return
-    for engine in view.engines:
-        _show_engine(engine)
-    asides = {(aside.engine, aside.node): aside for aside in view.set_aside}
-    for node in view.nodes:
-        _show(node, asides.get((node.engine, node.name)))
-    say(f"{view.running} running, {view.queued} queued")
-    next_steps("windlass ps", "windlass why RUN")
+    from windlass.cli.picture import render_cluster
 
-
-def _show_engine(engine: EngineView) -> None:
-    """Only what is worth a line: one engine that answers goes without saying."""
-    if engine.unreachable_since is not None:
-        paint = paint_for(sys.stdout)
-        away = f"cannot be reached since {format_duration(time.time() - engine.unreachable_since)}: {engine.message}"
-        say(f"{paint(engine.name, 'bold')}  {paint(away, 'red')}")
-
-
-def _show(node: NodeView, aside: AsideView | None) -> None:
+    width = width_of(sys.stdout) if sys.stdout.isatty() else _IN_A_PIPE
     paint = paint_for(sys.stdout)
-    say(f"{paint(node.name, 'bold')}  {paint(node.engine, 'dim')}")
-    if aside is not None:
-        say(f"  {paint(describe(aside, time.time()), 'yellow')}")
-    rows = [("cpu", node.cpus_used, node.cpus, f"{node.cpus_used:g} of {node.cpus:g}")]
-    if node.gpus:
-        kind = f" {node.gpu_type}" if node.gpu_type else ""
-        rows.append(("gpu", node.gpus_used, node.gpus, f"{node.gpus_used} of {node.gpus}{kind}"))
-    memory = f"{format_size(node.memory_used_bytes)} of {format_size(node.memory_bytes)}"
-    rows.append(("memory", node.memory_used_bytes, node.memory_bytes, memory))
-    for label, used, total, words in rows:
-        fraction = used / total if total else 0.0
-        style = "red" if fraction > 0.95 else "yellow" if fraction > 0.7 else "green"
-        say(f"  {paint(label.ljust(7), 'dim')} {paint(bar(fraction, _BAR), style)}  {words}")
-    for run in node.runs:
-        share = f"{run.cpus:g} CPU" + (f", GPU {','.join(map(str, run.gpus))}" if run.gpus else "")
-        say(f"  {paint('run', 'dim')}     {run.id}  {run.name}  {paint(share, 'dim')}")
+    for line in render_cluster(view, width=width, paint=paint, now=time.time(), everything=everything):
+        say(line)
+    say(f"\n{view.running} running, {view.queued} queued")
+    next_steps("windlass queue", "windlass why RUN")

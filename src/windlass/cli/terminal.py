@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, TextIO
 
 _CODES = {
-    "bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "blue": 34, "magenta": 35, "cyan": 36,
+    "bold": 1, "dim": 2, "inverse": 7, "red": 31, "green": 32, "yellow": 33, "blue": 34, "magenta": 35, "cyan": 36,
     "bright_green": 92, "bright_blue": 94, "bright_magenta": 95, "bright_cyan": 96,
 }  # fmt: skip
 STATE_STYLES = {

@@ -32,8 +32,10 @@ class Info(Wire):
 class NodeRun(Wire):
     id: str
     name: str
+    project: str = ""
     cpus: float
     gpus: list[int]
+    gpu_part: float = Field(1.0, description="of each of these GPUs; less where it shares one")
     memory_bytes: int
 
 
@@ -47,6 +49,7 @@ class NodeView(Wire):
     gpus: int
     gpus_used: int
     gpu_type: str | None
+    topology: list[str] = Field(default_factory=list, description="from the widest to the nearest: zone, rack, switch")
     runs: list[NodeRun]
     seen_at: float
 

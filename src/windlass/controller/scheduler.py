@@ -22,6 +22,7 @@ from windlass.scheduling.core.types import Cause, Decisions, Resize, Running, Sn
 from windlass.scheduling.rules import Rules
 from windlass.scheduling.usage import commit_usage, decide_usage, load_usage
 
+LOOK_EVERY_S = 2.0  # while nobody waits: elastic runs may have more room, and what projects use is counted
 LEARN_EVERY_S = 600.0
 USAGE_EVERY_S = 30.0
 SETTLED_S = 30.0  # more room must have been there for so long: what comes and goes is not worth a restart
@@ -45,6 +46,7 @@ class Scheduler:
         self._book = SnapshotBook(rules)
         self._all = LivingBook()
         self._learned: Learned | None = None
+        self._look_at = 0.0
         self._learn_at = 0.0
         self._usage_at = 0.0
         self._grows_since: Mapping[tuple[str, float], float] = {}  # by run and its start, since there is room for more
@@ -53,6 +55,9 @@ class Scheduler:
         """`living`: of all runs, where the caller has one."""
         with self._db.read() as tx:
             is_waiting = bool(store.count_by_state(tx, store.WAITING))
+            if not is_waiting and now < self._look_at:
+                return Verdict()
+            self._look_at = now + LOOK_EVERY_S
             there = (living or self._all).load(tx, None)
             has_work = is_waiting or any(_is_narrow(attempt, there) for attempt in there.attempts)
             if not has_work and now < self._usage_at:

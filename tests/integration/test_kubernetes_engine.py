@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -43,6 +43,36 @@ def test_a_gang_has_one_pod_per_node_and_leaves_nothing(runs: KubernetesRuns) ->
     await_that(lambda: not runs.pods())
     assert runs.cluster.admin.get(f"{core}/secrets")["items"] == []
     assert runs.cluster.admin.get(f"{core}/services")["items"] == []
+
+
+def test_what_one_pod_has_goes_with_it(runs: KubernetesRuns) -> None:
+    runs.launch(*GOES_ON)
+    core = f"/api/v1/namespaces/{NAMESPACE}"
+    [pod] = runs.pods()
+    for kind in ("secrets", "services"):
+        [made] = runs.cluster.admin.get(f"{core}/{kind}")["items"]
+        assert [owner["uid"] for owner in made["metadata"]["ownerReferences"]] == [pod["metadata"]["uid"]]
+
+
+def test_a_pod_whose_secret_was_never_made_gets_it_from_the_next_engine(
+    runs: KubernetesRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if the server had been killed right after the pod was there."""
+
+    def killed(_self: object, _launch: object, _tokens: object, _owner: object, book: Callable[[], None]) -> None:
+        book()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("windlass.engines.kubernetes.objects.AttemptObjects._lay_tokens", killed)
+        with pytest.raises(KeyboardInterrupt):
+            runs.launch(*GOES_ON)
+    attempt = f"{runs.away.run_id}.1"
+    assert len(runs.pods()) == 1
+    await_that(lambda: runs.look(attempt).phase is Phase.ABSENT, lambda: runs.describe(attempt))
+    assert runs.launch(*GOES_ON) == attempt
+    runs.wait_until(attempt, Phase.RUNNING)
+    assert len(runs.pods()) == 1
 
 
 def test_a_policy_keeps_projects_apart(runs: KubernetesRuns) -> None:

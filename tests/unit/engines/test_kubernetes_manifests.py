@@ -17,6 +17,7 @@ from windlass.engines.kubernetes.options import decide_options
 from windlass.wire.kubernetes import KubernetesConfig
 
 GOLDEN = Path(__file__).with_name("golden") / "kubernetes"
+POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "wl-r-bcdfghjkmn-2-0", "uid": "5678"}}
 OWNER = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "wl-r-bcdfghjkmn-2", "uid": "1234"}}
 RICH: dict[str, Any] = {
     "node_selector": {"pool": "a100"},
@@ -82,6 +83,11 @@ def render(name: str) -> list[dict[str, Any]]:
         pods = [manifests.render_pod(plain, rank, at, options, OWNER) for rank in range(2)]
         tokens = manifests.render_tokens(plain, at, ["t0", "t1"], OWNER)
         return [manifests.render_policy(plain, at), manifests.render_service(plain, at), tokens, *pods]
+    if name == "one_pod":
+        at, options = site(), decide_options(site().config, {})
+        one = launch(placement=Placement(engine="k8s", shares=(NodeShare(node="n1", cpus=2.0, memory_bytes=0),)))
+        pod = manifests.render_pod(one, 0, at, options, None)
+        return [pod, manifests.render_tokens(one, at, ["t0"], POD), manifests.render_service(one, at, POD)]
     if name == "rich_pod":
         at = site()
         return [manifests.render_pod(rich, 1, at, decide_options(at.config, RICH), OWNER)]
@@ -102,7 +108,7 @@ def render(name: str) -> list[dict[str, Any]]:
     ]
 
 
-CASES = ["pods", "rich_pod", "kueue_pod", "volcano", "indexed_job", "jobset"]
+CASES = ["pods", "one_pod", "rich_pod", "kueue_pod", "volcano", "indexed_job", "jobset"]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -127,7 +133,7 @@ def test_nothing_secret_is_in_a_pod() -> None:
     assert "t0" not in repr(pods)
 
 
-@pytest.mark.parametrize("name", ["pods", "rich_pod", "indexed_job"])
+@pytest.mark.parametrize("name", ["pods", "one_pod", "rich_pod", "indexed_job"])
 def test_pods_are_confined(name: str) -> None:
     for manifest in render(name):
         spec = manifest["spec"]["template"]["spec"] if manifest["kind"] == "Job" else manifest.get("spec")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 from windlass.core.errors import InvalidInput, LaunchFailed, Unavailable
 from windlass.core.exits import ExitReason
@@ -121,14 +122,16 @@ class KubernetesEngine:
                 f"the run names no container image, and engine '{self.name}' has none for such runs",
                 hint="add `image:` to the spec, or to the engine in the server's config",
             )
-        self._book.prepare(launch.attempt_id, render_remote_plans(launch), launch.secrets)
         # A node that has been heard of has had its pod; another one under its name would be another process.
         heard = {report.node_rank for report in reports or () if report.reported_at is not None}
         ranks = [rank for rank in range(len(launch.placement.shares)) if rank not in heard]
+        plans = render_remote_plans(launch)
+        book = partial(self._book.prepare, launch.attempt_id, plans, launch.secrets)
         if not ranks:
+            book()
             return
         tokens = [self._book.token(launch.attempt_id, rank) for rank in range(len(launch.placement.shares))]
-        for pod in self._objects.make(launch, options, ranks, tokens):
+        for pod in self._objects.make(launch, options, ranks, tokens, book=book):
             self._pods.put(pod)
         self._made.add(launch.attempt_id)
 
@@ -208,10 +211,13 @@ class KubernetesEngine:
         return seen
 
     def _is_unmade(self, report: NodeReport, attempt_id: str, view: _View) -> bool:
-        """Whether the node has no pod and never had one, as far as anybody can tell."""
+        """Whether the node has no pod and never had one, as far as anybody can tell; or one that waits for its secret,
+        since whoever was about to make that is gone."""
         key = (attempt_id, report.node_rank)
-        if report.reported_at is not None or key in view.pods or key in view.deleted:
+        if report.reported_at is not None or key in view.deleted:
             return False
+        if (pod := view.pods.get(key)) is not None:
+            return pod.lacks_something and attempt_id not in self._made
         # A Job makes its pods when it is let: having made the Job is all that can be done.
         return self._config.mode is Mode.PODS or attempt_id not in self._made
 

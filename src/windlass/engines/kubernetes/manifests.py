@@ -40,13 +40,16 @@ def render_labels(launch: Launch, site: Site) -> dict[str, str]:
     }
 
 
-def render_service(launch: Launch, site: Site) -> Json:
-    """Gives every pod of the attempt a name in the cluster's DNS, and owns what else the attempt has: deleting it
-    deletes them."""
+def render_service(launch: Launch, site: Site, owner: Json | None = None) -> Json:
+    """Gives every pod of the attempt a name in the cluster's DNS. Without an owner it is itself the one of what else
+    the attempt has: deleting it deletes them."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": _metadata(names.attempt_name(launch.attempt_id), render_labels(launch, site), site),
+        "metadata": {
+            **_metadata(names.attempt_name(launch.attempt_id), render_labels(launch, site), site),
+            **_owned_by(owner),
+        },
         "spec": {
             "clusterIP": "None",
             "publishNotReadyAddresses": True,  # ranks look for each other before they are ready for anything
@@ -84,7 +87,7 @@ def render_policy(launch: Launch, site: Site) -> Json:
     }
 
 
-def render_pod(launch: Launch, rank: int, site: Site, options: KubernetesOptions, owner: Json) -> Json:
+def render_pod(launch: Launch, rank: int, site: Site, options: KubernetesOptions, owner: Json | None) -> Json:
     share = launch.placement.shares[rank]
     name = names.pod_name(launch.attempt_id, rank)
     labels = {**options.labels, **render_labels(launch, site), names.NODE_RANK: str(rank)}
@@ -109,7 +112,7 @@ def render_pod(launch: Launch, rank: int, site: Site, options: KubernetesOptions
         "metadata": {
             **_metadata(name, {**labels, **queue_labels}, site),
             "annotations": {**options.annotations, **queue_annotations, names.TARGET: share.node},
-            "ownerReferences": [render_owner(owner)],
+            **_owned_by(owner),
         },
         "spec": spec,
     }
@@ -184,6 +187,10 @@ def render_owner(owner: Json) -> Json:
     }
 
 
+def _owned_by(owner: Json | None) -> Json:
+    return {} if owner is None else {"ownerReferences": [render_owner(owner)]}
+
+
 def token_key(rank: int) -> str:
     return f"token-{rank}"
 
@@ -197,7 +204,7 @@ def _container(launch: Launch, share: NodeShare, site: Site, options: Kubernetes
     container: Json = {
         "name": "node",
         "image": launch.image or config.image,
-        "command": [config.python, "-c", site.bootstrap],
+        "command": [config.python, "-S", "-c", site.bootstrap],  # nothing that is installed there is needed
         "env": [
             {"name": "WINDLASS_SERVER", "value": site.server_url},
             {"name": "WINDLASS_NODE_ATTEMPT", "value": launch.attempt_id},

@@ -42,30 +42,66 @@ class AttemptObjects:
         self._policy_path = f"/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies"
 
     def make(
-        self, launch: Launch, options: KubernetesOptions, ranks: Sequence[int], tokens: Sequence[str]
+        self,
+        launch: Launch,
+        options: KubernetesOptions,
+        ranks: Sequence[int],
+        tokens: Sequence[str],
+        *,
+        book: Callable[[], None],
     ) -> list[Json]:
         """The pods made (none under a Job, which makes its own). Raises LaunchFailed if the cluster refuses one of
-        them, and has removed the others then; Unavailable if trying again may help."""
+        them, and has removed the others then; Unavailable if trying again may help. `book` need not be done before:
+        no container starts before its secret is there, and that is made after it."""
         try:
             if self._site.config.network_policy and launch.project not in self._policies:
                 self._api.ensure(self._policy_path, render_policy(launch, self._site))
                 self._policies.add(launch.project)
-            owner = self._api.create_or_get(f"{self._core}/services", render_service(launch, self._site))
-            if self._site.config.queueing is Queueing.VOLCANO:
-                group = render_pod_group(launch, self._site, options, owner)
-                self._api.ensure(self._groups, group)
-            made: list[Json] = []
-            # At once: no container starts before its secret is there, and long before one could it is.
-            secret = render_tokens(launch, self._site, tokens, owner)
-            works: list[Callable[[], object]] = [lambda: self._api.ensure(f"{self._core}/secrets", secret)]
-            works += self._pod_makers(launch, options, ranks, owner, made)
-            _all(self._threads, works)
-            return made
+            make = self._make_one if self._is_one_pod(launch) else self._make_gang
+            return make(launch, options, ranks, lambda owner: self._lay_tokens(launch, tokens, owner, book))
         except Refused as refusal:
             self.remove(launch.attempt_id)
             if _may_pass(refusal):
                 raise Unavailable(f"the cluster does not let us now: {refusal.told or refusal}") from refusal
             raise LaunchFailed(f"the cluster refused it: {refusal.told or refusal}") from refusal
+
+    def _is_one_pod(self, launch: Launch) -> bool:
+        config = self._site.config
+        return (
+            len(launch.placement.shares) == 1 and config.mode is Mode.PODS and config.queueing is not Queueing.VOLCANO
+        )
+
+    def _make_one(
+        self, launch: Launch, options: KubernetesOptions, ranks: Sequence[int], lay_tokens: Callable[[Json], None]
+    ) -> list[Json]:
+        """The pod first, as it takes longest to become something; it owns the rest."""
+        [rank] = ranks
+        pod = self._api.create_or_get(f"{self._core}/pods", render_pod(launch, rank, self._site, options, None))
+        service = render_service(launch, self._site, pod)
+        works = [lambda: lay_tokens(pod), lambda: self._api.ensure(f"{self._core}/services", service)]
+        _all(self._threads, works)
+        return [pod]
+
+    def _make_gang(
+        self, launch: Launch, options: KubernetesOptions, ranks: Sequence[int], lay_tokens: Callable[[Json], None]
+    ) -> list[Json]:
+        """The service first, as it owns the rest: pods come and go."""
+        owner = self._api.create_or_get(f"{self._core}/services", render_service(launch, self._site))
+        if self._site.config.queueing is Queueing.VOLCANO:
+            group = render_pod_group(launch, self._site, options, owner)
+            self._api.ensure(self._groups, group)
+        made: list[Json] = []
+        makers = self._pod_makers(launch, options, ranks, owner, made)
+        if self._site.config.mode is Mode.PODS:
+            _all(self._threads, [*makers, lambda: lay_tokens(owner)])
+        else:  # should this end in between, nobody would see what the pods of a Job wait for
+            lay_tokens(owner)
+            _all(self._threads, makers)
+        return made
+
+    def _lay_tokens(self, launch: Launch, tokens: Sequence[str], owner: Json, book: Callable[[], None]) -> None:
+        book()
+        self._api.ensure(f"{self._core}/secrets", render_tokens(launch, self._site, tokens, owner))
 
     def kill(self, attempt_id: str) -> None:
         """Remove the pods now, whether or not their machines answer."""

@@ -40,6 +40,11 @@ class PodState:
     deletion_at: float | None = None  # when it will be gone, once somebody has deleted it
     disruption: str | None = None  # why the cluster itself is about to end it
 
+    @property
+    def lacks_something(self) -> bool:
+        """Whether its container waits for a Secret or its like, which is not there."""
+        return self.waiting is not None and self.waiting[0] == "CreateContainerConfigError"
+
 
 def parse_pod(seen: Json) -> PodState | None:
     """None for a pod that is no node of an attempt."""

@@ -6,9 +6,8 @@ from __future__ import annotations
 import json
 import socket
 from typing import Any, Callable, NamedTuple, Union
-from urllib.parse import urlsplit
 
-from .http1 import BadAnswer, Connection, Response
+from .http1 import BadAnswer, Connection, Response, parse_address
 
 _PATIENCE_S = 30.0  # the server holds a hello for up to ten seconds
 
@@ -38,13 +37,12 @@ class Answer(NamedTuple):
 
 class Courier:
     def __init__(self, server: str, attempt_id: str, node_rank: int, token: str) -> None:
-        parts = urlsplit(server)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError("WINDLASS_SERVER is %r; a URL like http://windlass:8470 is needed" % server)
-        self._secure = parts.scheme == "https"
-        self._host = parts.hostname
-        self._port = parts.port or (443 if self._secure else 80)
-        self._prefix = "%s/api/nodes/%s/%d" % (parts.path.rstrip("/"), attempt_id, node_rank)
+        try:
+            self._secure, self._host, self._port, path = parse_address(server)
+        except ValueError:
+            message = "WINDLASS_SERVER is %r; a URL like http://windlass:8470 is needed" % server
+            raise ValueError(message) from None
+        self._prefix = "%s/api/nodes/%s/%d" % (path, attempt_id, node_rank)
         self._headers = {"Authorization": "Bearer " + token, "User-Agent": "windlass-agent"}
         self._connection: Connection | None = None
 

@@ -6,6 +6,8 @@ import json
 import os
 from typing import Any, Mapping, NamedTuple
 
+from .digest import sha256_of
+
 Plan = Mapping[str, Any]
 # What a cluster says in a job's environment about the devices that are its own, and the job's name there.
 _TOLD_BY_CLUSTERS = (
@@ -68,9 +70,7 @@ def is_essential(plan: Plan, rank: int) -> bool:
 def node_id(attempt_id: str, node_rank: int, node_dir: str) -> str:
     """What processes of a node of an attempt are known by. The folder is part of it: a copy of a home has the same
     attempts, and must not take the original's processes for its own."""
-    import hashlib  # loads OpenSSL, for which nobody is to wait who does not need it
-
-    return "%s/%d@%s" % (attempt_id, node_rank, hashlib.sha256(node_dir.encode()).hexdigest()[:8])
+    return "%s/%d@%s" % (attempt_id, node_rank, sha256_of(node_dir)[:8])
 
 
 def global_rank(plan: Plan, local_rank: int) -> int:

@@ -6,13 +6,13 @@ next (addresses, numbers, temporary paths) and keeps the error, its text and the
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
 import signal
 from typing import Iterator, NamedTuple
 
+from .digest import sha256_of
 from .patterns import find_trouble
 
 # Patterns are compiled when they are needed: ranks start without waiting for it, and few of them fail.
@@ -266,4 +266,4 @@ def _last_line(text: str) -> str:
 
 
 def _digest(value: object) -> str:
-    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
+    return sha256_of(json.dumps(value))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from typing import Any, BinaryIO
@@ -73,6 +72,7 @@ def _has(digest: str, blobs: str) -> bool:
 def _store(digest: str, content: BinaryIO, blobs: str) -> None:
     """Whole or not at all: attempts on one node may share the folder."""
     os.makedirs(os.path.join(blobs, digest[:2]), exist_ok=True)
+    import hashlib  # not before there is code to fetch, like all that is loaded here
     import tempfile
 
     handle, draft = tempfile.mkstemp(dir=blobs, prefix=".incoming-")

@@ -13,6 +13,22 @@ _MOST_HEADERS = 200
 _BODILESS = (204, 304)
 
 
+def parse_address(url: str) -> tuple[bool, str, int, str]:
+    """Whether it is secure, host, port, and path without a slash at its end. Raises ValueError for what is not like
+    http://host:port/path. `urllib.parse` would say it too, once it is loaded."""
+    scheme, colon, rest = url.partition("://")
+    authority, _, path = rest.partition("/")
+    host, bracket, port = authority.rpartition("@")[2].rpartition("]")
+    if bracket:
+        host, port = host[1:], port[1:]
+    else:
+        host, _, port = port.partition(":")
+    if scheme.lower() not in ("http", "https") or not colon or not host or not (port or "1").isdigit():
+        raise ValueError("%r is no URL of a server" % url)
+    secure = scheme.lower() == "https"
+    return secure, host, int(port or (443 if secure else 80)), ("/" + path).rstrip("/")
+
+
 class BadAnswer(Exception):
     """What came is no HTTP, or ended too early."""
 

@@ -7,7 +7,6 @@ from there. It is lost with the node, and taken back when nobody has used it for
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
 import stat
 import time
@@ -15,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any, Iterator, Mapping
 
 from . import kernel
+from .digest import sha256_of
 from .files import read_json, write_json
 
 VARIABLE = "WINDLASS_MEMORY_DIR"
@@ -50,7 +50,7 @@ def folder_name(plan: Mapping[str, Any]) -> str:
 
 
 def _stem(plan: Mapping[str, Any]) -> str:
-    place = hashlib.sha256(str(plan["run_dir"]).encode()).hexdigest()[:8]
+    place = sha256_of(str(plan["run_dir"]))[:8]
     return "%s-%d-%s-" % (plan["run_id"], int(plan["node_rank"]), place)
 
 

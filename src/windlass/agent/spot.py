@@ -9,11 +9,10 @@ import os
 import signal
 import time
 from typing import Callable, Mapping, NamedTuple
-from urllib.parse import urlsplit
 
 from . import kernel, layout, outcome
 from .files import read_json, write_json
-from .http1 import BadAnswer, Connection
+from .http1 import BadAnswer, Connection, parse_address
 
 CLOUD = "WINDLASS_SPOT_NOTICES"
 ENDPOINT = "WINDLASS_SPOT_ENDPOINT"  # instead of the cloud's own address
@@ -134,8 +133,8 @@ _CLOUDS: dict[str, tuple[str, Callable[[str], Warned | None]]] = {
 
 def _ask(base: str, path: str, headers: Mapping[str, str], *, method: str = "GET") -> str | None:
     """The answer's text; None if there is no such thing, which is how clouds say that all is well."""
-    parts = urlsplit(base)
-    connection = Connection(str(parts.hostname), parts.port or 80, timeout_s=_PATIENCE_S)
+    secure, host, port, _ = parse_address(base)
+    connection = Connection(host, port, secure=secure, timeout_s=_PATIENCE_S)
     try:
         connection.request(method, path, None, headers)
         response = connection.getresponse()

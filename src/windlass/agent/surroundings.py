@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import socket
@@ -10,6 +9,7 @@ from typing import Any, Mapping
 
 from . import layout
 from .command import is_python, shebang
+from .digest import sha256_of
 from .files import read_json, write_json
 from .probe import folder_times
 
@@ -71,7 +71,7 @@ def _interpreter_of(program: str) -> str | None:
 
 def _cache_path(plan: Mapping[str, Any], interpreter: str, env: Mapping[str, str]) -> str:
     key = json.dumps([interpreter, os.stat(interpreter).st_mtime_ns, env.get("PYTHONPATH", ""), env.get("HOME", "")])
-    return os.path.join(plan["cache_dir"], hashlib.sha256(key.encode()).hexdigest()[:32] + ".json")
+    return os.path.join(plan["cache_dir"], sha256_of(key)[:32] + ".json")
 
 
 def _start_probe(argv: list[str], env: Mapping[str, str]) -> int:

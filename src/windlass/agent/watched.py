@@ -5,7 +5,6 @@ It belongs to `windlass.job`, which a node may not have: then the run goes on wi
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import sys
@@ -46,9 +45,15 @@ def start_watcher(env: Mapping[str, str], cwd: str, pid: int) -> int | None:
 
 def _root() -> str | None:
     """The folder that `windlass.job` is found in: beside this file, or where Python has it installed."""
+    import importlib.util
+
     beside = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     if os.path.isdir(os.path.join(beside, "windlass", "job")):
         return beside
+    if sys.flags.no_site:  # it starts sooner without what is installed
+        import site
+
+        site.main()
     try:
         spec = importlib.util.find_spec("windlass.job")
     except ModuleNotFoundError:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from windlass.agent.http1 import BadAnswer, Connection
+from windlass.agent.http1 import BadAnswer, Connection, parse_address
 
 
 @contextlib.contextmanager
@@ -115,3 +115,23 @@ def test_a_connection_is_kept_and_bodies_are_sent_by_length_or_in_chunks() -> No
 def test_a_header_cannot_bring_another_one_along() -> None:
     with answering() as (connection, _), pytest.raises(ValueError, match="line break"):
         connection.request("GET", "/", None, {"X": "a\r\nY: b"})
+
+
+@pytest.mark.parametrize(
+    ("url", "where"),
+    [
+        ("http://windlass:8470", (False, "windlass", 8470, "")),
+        ("https://windlass.example/a/b/", (True, "windlass.example", 443, "/a/b")),
+        ("HTTP://user:secret@10.0.0.1", (False, "10.0.0.1", 80, "")),
+        ("http://[fd00::1]:81/x", (False, "fd00::1", 81, "/x")),
+        ("https://[::1]", (True, "::1", 443, "")),
+    ],
+)
+def test_a_url_says_where_it_leads(url: str, where: tuple[bool, str, int, str]) -> None:
+    assert parse_address(url) == where
+
+
+@pytest.mark.parametrize("url", ["windlass:8470", "ftp://windlass", "http://", "http://:80", "http://host:port"])
+def test_what_is_no_url_of_a_server_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="no URL"):
+        parse_address(url)

@@ -3,33 +3,58 @@
 from __future__ import annotations
 
 # Standard library only, and short: it is part of every pod. The server may not be there yet, so it asks until it is.
-# A container's first process ignores SIGTERM unless it says otherwise. It goes on in the same interpreter, and loads no
-# more than it must: every run waits for this.
+# A container's first process ignores SIGTERM unless it says otherwise. Every run waits for this: so it asks with the
+# bare modules of the interpreter, loads what the agent will need while the answer is on its way, and goes on in the
+# same process. Loading makes no garbage, so nobody looks for it. A host's name is given as bytes: text is taken for an
+# international one, whose tables are long to load.
 _PROGRAM = """\
-import os, signal, sys
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-import importlib, socket, time, types, urllib.parse
-home = os.environ.get("WINDLASS_NODE_HOME")
-if home:
-    os.makedirs(home, exist_ok=True)
-    folder = os.path.join(os.path.abspath(home), "windlass-" + os.urandom(8).hex())
-    os.mkdir(folder, 0o700)
+import _signal, _socket, gc, os, sys
+gc.set_threshold(50_000)
+_signal.signal(_signal.SIGTERM, lambda *_: sys.exit(143))
+server = os.environ["WINDLASS_SERVER"].rstrip("/")
+scheme, _, rest = server.partition("://")
+authority, _, path = rest.partition("/")
+authority = authority.rpartition("@")[2]
+path = ("/" + path).rstrip("/") + "/api/nodes/agent.zip"
+host, bracket, port = authority.rpartition("]")
+if bracket:
+    host, port = host[1:], port[1:]
 else:
-    import tempfile
-    folder = tempfile.mkdtemp(prefix="windlass-")
-url = urllib.parse.urlsplit(os.environ["WINDLASS_SERVER"].rstrip("/") + "/api/nodes/agent.zip")
-port = url.port or (443 if url.scheme == "https" else 80)
+    host, _, port = port.partition(":")
+secure = scheme.lower() == "https"
+request = ["GET %s HTTP/1.1" % path, "Host: " + authority, "Connection: close", "", ""]
+
+def ask():
+    error = OSError("it has no address")
+    name = host.encode() if host.isascii() else host
+    for family, kind, protocol, _, address in _socket.getaddrinfo(
+        name, int(port or (443 if secure else 80)), 0, _socket.SOCK_STREAM
+    ):
+        wire = _socket.socket(family, kind, protocol)
+        try:
+            wire.settimeout(30)
+            wire.connect(address)
+            break
+        except OSError as problem:
+            wire.close()
+            error = problem
+    else:
+        raise error
+    if not secure:
+        wire.sendall("\\r\\n".join(request).encode())
+    import ctypes, fcntl, json, mmap, re, select, signal, socket, time, typing, zlib
+    wire = socket.socket(fileno=wire.detach())
+    wire.settimeout(30)
+    if secure:
+        import ssl
+        wire = ssl.create_default_context().wrap_socket(wire, server_hostname=host)
+        wire.sendall("\\r\\n".join(request).encode())
+    return wire
+
 pause_s = 0.2
 while True:
     try:
-        wire = socket.create_connection((url.hostname, port), 30)
-        if url.scheme == "https":
-            import ssl
-            wire = ssl.create_default_context().wrap_socket(wire, server_hostname=url.hostname)
-        with wire, wire.makefile("rb") as answer:
-            host = url.netloc.rpartition("@")[2]
-            lines = ["GET %s HTTP/1.1" % url.path, "Host: " + host, "Connection: close", "", ""]
-            wire.sendall("\\r\\n".join(lines).encode())
+        with ask() as wire, wire.makefile("rb") as answer:
             status = answer.readline().decode("latin-1").strip()
             about = {}
             while True:
@@ -52,15 +77,25 @@ while True:
         error = status or "no answer"
     except (OSError, ValueError) as problem:
         error = problem
-    sys.stderr.write("windlass: %s: %s\\n" % (url.geturl(), error))
+    sys.stderr.write("windlass: %s: %s\\n" % (server, error))
+    import time
     time.sleep(pause_s)
     pause_s = min(5.0, pause_s * 2)
+home = os.environ.get("WINDLASS_NODE_HOME")
+if home:
+    os.makedirs(home, exist_ok=True)
+    folder = os.path.join(os.path.abspath(home), "windlass-" + os.urandom(8).hex())
+    os.mkdir(folder, 0o700)
+else:
+    import tempfile
+    folder = tempfile.mkdtemp(prefix="windlass-")
 with open(folder + "/agent.zip", "wb") as file:
     file.write(data)
 os.environ["WINDLASS_NODE_SCRATCH"] = folder
-package = sys.modules["_windlass_agent"] = types.ModuleType("_windlass_agent")
+package = sys.modules["_windlass_agent"] = type(sys)("_windlass_agent")
 package.__path__ = [folder + "/agent.zip/agent"]
-importlib.import_module("_windlass_agent.entry").start(["relay"] + sys.argv[1:])
+from _windlass_agent.entry import start
+start(["relay"] + sys.argv[1:])
 """
 
 

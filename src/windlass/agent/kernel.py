@@ -6,9 +6,9 @@ Also the mark: every process of a node of an attempt shows WINDLASS_NODE_ID=<att
 
 from __future__ import annotations
 
-import ctypes
+import functools
 import os
-from typing import Iterator, NamedTuple
+from typing import Any, Iterator, NamedTuple
 
 MARK = "WINDLASS_NODE_ID"
 _MARK_ROOM = 63
@@ -18,13 +18,21 @@ MARK_PLACEHOLDER = "." * _MARK_ROOM
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
-_libc = ctypes.CDLL(None, use_errno=True)
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
+@functools.lru_cache(maxsize=None)
+def _libc() -> Any:
+    import ctypes  # long to load: those who only look at processes do without
+
+    return ctypes.CDLL(None, use_errno=True)
+
+
 def _prctl(option: int, value: object) -> None:
-    if _libc.prctl(option, value, 0, 0, 0) != 0:
+    if _libc().prctl(option, value, 0, 0, 0) != 0:
+        import ctypes
+
         number = ctypes.get_errno()
         raise OSError(number, "prctl(%d): %s" % (option, os.strerror(number)))
 
@@ -39,14 +47,16 @@ def adopt_orphans() -> None:
 
 
 def set_process_name(name: str) -> None:
-    _prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode()[:15]))
+    _prctl(_PR_SET_NAME, name.encode()[:15])
 
 
 def find_mark_address() -> int | None:
     """Where the placeholder lies in this process's initial environment block; None if it was started without."""
     if os.environ.get(MARK) != MARK_PLACEHOLDER:
         return None
-    getenv = _libc.getenv
+    import ctypes
+
+    getenv = _libc().getenv
     getenv.restype = ctypes.c_void_p
     address = getenv(MARK.encode())
     return int(address) if address else None
@@ -56,6 +66,8 @@ def write_mark(address: int, node_id: str) -> None:
     """A fork keeps the environment block its ancestor was executed with, so it is overwritten in place."""
     value = node_id.encode()
     if len(value) <= _MARK_ROOM:
+        import ctypes
+
         ctypes.memmove(address, value.ljust(_MARK_ROOM, b"\0"), _MARK_ROOM)
 
 

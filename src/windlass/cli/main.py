@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from typing import Any
 
 from windlass.core.errors import Ambiguous, InvalidInput, NotFound, ServerUnreachable, WindlassError
 
+# Loading makes no garbage, and looking for it takes a twentieth of our start.
+gc.set_threshold(50_000)
 # httpx loads a command line of its own if it can, and that costs a tenth of our start.
 sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import unicodedata
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TextIO
 
@@ -93,6 +92,8 @@ def cells(text: str) -> int:
     """Columns that plain text takes: wide characters take two, combining ones none."""
     if text.isascii():
         return len(text)
+    import unicodedata  # its tables are for those who need them
+
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 

@@ -4,7 +4,6 @@ long: a record without a commit is better than a submission that hangs on a netw
 
 from __future__ import annotations
 
-import getpass
 import os
 import re
 import socket
@@ -74,8 +73,14 @@ def search_path(environ: Mapping[str, str]) -> str | None:
 
 
 def _user() -> str | None:
+    """As `getpass` finds it, which is long to load for what else it can do."""
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        if os.environ.get(name):
+            return os.environ[name]
+    import pwd
+
     try:
-        return getpass.getuser()
+        return pwd.getpwuid(os.getuid()).pw_name
     except (KeyError, OSError):  # a uid without a name, as in many containers
         return None
 

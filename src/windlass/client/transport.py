@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from windlass.client.endpoint import Endpoint
 from windlass.client.exchange import Lost, Reply, Request, exchange, is_plain
-from windlass.client.sse import ServerEvent, parse_events, split_lines
 from windlass.core.errors import InvalidSpec, ServerUnreachable, Unavailable, WindlassError
 
 if TYPE_CHECKING:
     import httpx
+
+    from windlass.client.sse import ServerEvent
 
 _RETRY_WAITS_S = (0.1, 0.3, 0.8, 1.5, 3.0)
 # The server sends a sign of life every 10 s.
@@ -177,6 +178,8 @@ class Transport:
     ) -> Iterator[ServerEvent | None]:
         """One connection's events; the first item is None and tells that the server has answered."""
         import httpx
+
+        from windlass.client.sse import parse_events, split_lines
 
         silence_s = _SILENCE_S if deadline is None else max(0.01, min(_SILENCE_S, deadline - time.monotonic()))
         headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": last_id} if last_id else {})

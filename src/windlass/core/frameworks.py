@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from pathlib import PurePath
@@ -58,6 +57,10 @@ def script_of(argv: Sequence[str]) -> str | None:
 
 
 def _imported(source: bytes) -> Iterator[str]:
+    if not any(module.encode() in source for module in _IMPORTS):
+        return
+    import ast  # long to load, and every submission waits for it
+
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):

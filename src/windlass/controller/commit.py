@@ -117,6 +117,8 @@ def commit_end(
     if decision.blame is not None:
         _set_aside(tx, run, attempt, decision.blame, decision.exit, now)
     kind, message, changes = _conclusion(decision, now)
+    if kind is EventKind.RETRYING and _gave_way(attempt, decision) and not _has_saved(tx, run):
+        message += "; no checkpoint of it is on record, so it starts from the beginning unless it keeps its own"
     store.advance(
         tx, run, kind, now=now, attempt=attempt.number, message=message,
         cpu_hours=run.cpu_hours + spent.cpu_hours, gpu_hours=run.gpu_hours + spent.gpu_hours,
@@ -128,6 +130,11 @@ def _gave_way(attempt: AttemptRecord, decision: EndAttempt) -> bool:
     """To another run, as a whole."""
     giving_way = attempt.giving_way
     return decision.exit.reason is ExitReason.PREEMPTED and giving_way is not None and giving_way.keeps is None
+
+
+def _has_saved(tx: Connection, run: RunRecord) -> bool:
+    """In any attempt; what the last one saved when it was warned has just been written."""
+    return any(attempt.saved_at is not None for attempt in store.load_attempts(tx, run.id))
 
 
 def commit_giving_way(tx: Connection, found: Sequence[tuple[str, GivingWay]]) -> None:
@@ -186,6 +193,8 @@ def _conclusion(decision: EndAttempt, now: float) -> tuple[EventKind, str, dict[
             return EventKind.SUCCEEDED, "every rank completed", ended
         case Cancel():
             return EventKind.CANCELLED, "cancelled on request", ended
+        case Retry(after_s=0.0, why=why) if decision.exit.reason is ExitReason.PREEMPTED:
+            return EventKind.RETRYING, f"stopped for now: {why}", {"retry_at": now}
         case Retry(after_s=after_s, why=why):
             message = f"trying again in {format_duration(after_s)}: {why}"
             return EventKind.RETRYING, message, {"retry_at": now + after_s}

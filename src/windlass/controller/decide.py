@@ -146,8 +146,10 @@ def _end(
         this = ended_attempt(attempt, exit, earlier[-1] if earlier else None, seen.usage)
         verdict = decide_retry([*earlier, this], run.retry_policy, jitter=jitter)
         if isinstance(verdict, Retry) and exit.reason is ExitReason.PREEMPTED and attempt.giving_way is not None:
-            # The scheduler says when it goes on: a pause on top would only leave room idle.
+            # The scheduler says when it goes on: a pause on top would only leave room idle. Engines know that it was
+            # asked to stop, not why.
             verdict = Retry(after_s=0.0, why=attempt.giving_way.why)
+            exit = replace(exit, message=attempt.giving_way.why)
         blame = decide_blame([*(ended.exit for ended in earlier), exit])
         if isinstance(verdict, Retry) and _out_of_time(run, now + verdict.after_s):
             verdict = GiveUp(why="the run's time limit would be over before another attempt")

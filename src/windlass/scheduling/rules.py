@@ -17,7 +17,7 @@ class Rules:
     policy: Policy = field(default_factory=lambda: Policy(rank=index.rank))
     projects: Mapping[str, Project] = field(default_factory=dict)  # those that are named in the config, without usage
     access: EngineAccess = field(default_factory=EngineAccess)
-    # How many runs may wait: of one project, of one user, in all. None: any number.
-    most_queued_of_project: int | None = None
+    # How many runs may wait: of a project that is named, of one user, in all. None: any number.
+    most_queued_of_project: Mapping[str, int] = field(default_factory=dict)
     most_queued_of_user: int | None = None
     most_queued: int | None = None

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from windlass.core.errors import InvalidInput
 from windlass.db.database import sqlite_url
 from windlass.scheduling.access import EngineAccess
+from windlass.scheduling.core.types import Policy, Project
+from windlass.scheduling.rules import Rules
 from windlass.server.config import LoadedConfig, load_config
+from windlass.simulation.policies import POLICIES
 from windlass.tenancy.prices import DEFAULT_GPU_USD, PriceBook
 from windlass.wire.checkpoints import CheckpointSpec
 from windlass.wire.config import Archive, BlobsSection, ControllerSection, Role, ServerConfig
@@ -37,6 +40,7 @@ class Settings:
     blobs: BlobsSection = field(default_factory=BlobsSection)
     engines: Mapping[str, EngineConfig] = field(default_factory=lambda: {"local": LocalConfig(type="local")})
     engine_access: EngineAccess = field(default_factory=EngineAccess)
+    rules: Rules = field(default_factory=Rules)
     project_checkpoints: Mapping[str, CheckpointSpec] = field(default_factory=dict)
     prices: PriceBook = field(default_factory=PriceBook)
     controller: ControllerSection = field(default_factory=ControllerSection)
@@ -88,6 +92,7 @@ class Settings:
             blobs=config.blobs,
             engines=config.engines,
             engine_access=_access(config),
+            rules=_rules(config),
             project_checkpoints={name: one.checkpoint for name, one in config.projects.items() if one.checkpoint},
             prices=_prices(config),
             controller=config.controller,
@@ -120,6 +125,38 @@ def _access(config: ServerConfig) -> EngineAccess:
     others = frozenset(config.default_engines) or None
     named = {name: frozenset(project.engines) for name, project in config.projects.items() if project.engines}
     return EngineAccess(by_project=named, others=others)
+
+
+def _rules(config: ServerConfig) -> Rules:
+    scheduling = config.scheduling
+    return Rules(
+        policy=_policy(config),
+        projects={
+            name: Project(name=name, parent=one.parent, weight=one.weight, quota=one.quota, limit=one.limit)
+            for name, one in config.projects.items()
+        },
+        access=_access(config),
+        most_queued_of_project={
+            name: one.max_queued for name, one in config.projects.items() if one.max_queued is not None
+        },
+        most_queued_of_user=scheduling.max_queued_per_user,
+        most_queued=scheduling.max_queued,
+    )
+
+
+def _policy(config: ServerConfig) -> Policy:
+    """The named one says what is ranked how and whether anybody overtakes or is stopped; the times are settings."""
+    scheduling = config.scheduling
+    named = POLICIES[scheduling.policy]
+    return replace(
+        named,
+        preempts=named.preempts and scheduling.preempt,
+        half_life_s=scheduling.half_life,
+        min_run_s=scheduling.min_run,
+        ageing_s=scheduling.ageing,
+        starving_s=scheduling.starving,
+        user_limit=scheduling.user_limit,
+    )
 
 
 def _prices(config: ServerConfig) -> PriceBook:

@@ -12,8 +12,8 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from windlass.core.quantities import parse_duration
-from windlass.wire.checkpoints import CheckpointSpec
 from windlass.wire.engines import EngineConfig, LocalConfig
+from windlass.wire.scheduling import ProjectSection, SchedulingSection, check_projects
 from windlass.wire.strict import StrictModel
 
 Seconds = Annotated[float, BeforeValidator(parse_duration)]
@@ -123,15 +123,6 @@ class LogsSection(StrictModel):
     )
 
 
-class ProjectSection(StrictModel):
-    """What one project may use, and what its runs do unless they say otherwise."""
-
-    engines: tuple[Name, ...] = Field((), description="the engines its runs may go to; default as for others")
-    checkpoint: CheckpointSpec | None = Field(
-        None, description="as in specs, for what a spec of the project does not say: {store: s3://…, encrypt: true}"
-    )
-
-
 class PricesSection(StrictModel):
     """What an hour costs, in dollars; for the cost of runs."""
 
@@ -179,9 +170,11 @@ class ServerConfig(StrictModel):
     )
     projects: dict[ProjectName, ProjectSection] = Field(
         default_factory=dict,
-        description="what projects have of their own, e.g. {vision: {engines: [slurm], checkpoint: {compress: zstd}}}",
+        description="what projects have of their own: engines, parent, weight, quota, limit, max_queued, checkpoint, "
+        "e.g. {vision: {weight: 2, quota: {gpu: 16}, engines: [slurm], checkpoint: {compress: zstd}}}",
     )
     default_engines: tuple[Name, ...] = Field((), description="of projects not named above; default all")
+    scheduling: SchedulingSection = Field(default_factory=SchedulingSection)
     prices: PricesSection = Field(default_factory=PricesSection)
     controller: ControllerSection = Field(default_factory=ControllerSection)
 
@@ -197,7 +190,7 @@ class ServerConfig(StrictModel):
         return engines
 
     @model_validator(mode="after")
-    def _engines_exist(self) -> ServerConfig:
+    def _names_exist(self) -> ServerConfig:
         used = {f"projects.{name}.engines": project.engines for name, project in self.projects.items()}
         for where, names in {**used, "default_engines": self.default_engines}.items():
             for name in names:
@@ -205,4 +198,5 @@ class ServerConfig(StrictModel):
                     raise ValueError(
                         f"`{where}`: there is no engine '{name}'; known: {', '.join(sorted(self.engines))}"
                     )
+        check_projects(self.projects)
         return self

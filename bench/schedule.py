@@ -103,7 +103,10 @@ def _shares(widest: int, jobs: int) -> list[tuple[str, float, float, float, floa
         nodes=(NodeGroup(count=gpus // 8, gpus=8),),
         projects={name: ProjectShare(weight=weight) for name, weight in WEIGHTS.items()},
     )
-    contention = replay(trace, cluster, POLICIES[DEFAULT], until=trace.span_s).contention
+    # While queues fill up everybody gets what is free: shares are those of a cluster that has been full for a while.
+    contention = replay(
+        trace, cluster, POLICIES[DEFAULT], until=trace.span_s, contended_from=trace.span_s / 4
+    ).contention
     got = math.fsum(each.got for each in contention.values())
     due = math.fsum(each.due for each in contention.values())
     return [

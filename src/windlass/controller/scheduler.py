@@ -143,6 +143,7 @@ def _why_stopped(stop: Stop, run: Running, claimant: Waiting | None) -> str:
     reason = {
         Cause.PRIORITY: "has a higher priority",
         Cause.RECLAIM: "has a right to what it borrowed",
+        Cause.SHARE: "has less than the share of its project",
         Cause.ORDER: "is likely to end much sooner",
         Cause.ROOM: "needs the room",
     }[stop.cause]

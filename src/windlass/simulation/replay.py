@@ -17,7 +17,7 @@ from windlass.scheduling.core import index
 from windlass.scheduling.core.decide import decide
 from windlass.scheduling.core.fairness import accrue
 from windlass.scheduling.core.learned import History, Lasted, Learned
-from windlass.scheduling.core.types import Policy, Project, Running, Snapshot, Start, Waiting, Want, begun
+from windlass.scheduling.core.types import Policy, Project, Reservation, Running, Snapshot, Start, Waiting, Want, begun
 from windlass.simulation.cluster import Cluster
 from windlass.simulation.trace import Job, Trace
 
@@ -72,21 +72,33 @@ def replay(
     until: float = math.inf,
     told: Callable[[int], None] | None = None,
     one_queue: bool = False,
+    contended_from: float = 0.0,
 ) -> Replayed:
     """To the end of all jobs, or `until`. `told` is called with the number of those that have ended, now and then.
 
-    `one_queue`: the scheduler does not know of projects; what they got is counted all the same."""
-    return _Replay(trace, cluster, policy, conditions, one_queue).run(until, told or (lambda _: None))
+    `one_queue`: the scheduler does not know of projects; what they got is counted all the same, from `contended_from`
+    on."""
+    replaying = _Replay(trace, cluster, policy, conditions, one_queue, contended_from)
+    return replaying.run(until, told or (lambda _: None))
 
 
 class _Replay:
-    def __init__(self, trace: Trace, cluster: Cluster, policy: Policy, conditions: Conditions, one_queue: bool) -> None:
+    def __init__(
+        self,
+        trace: Trace,
+        cluster: Cluster,
+        policy: Policy,
+        conditions: Conditions,
+        one_queue: bool,
+        contended_from: float,
+    ) -> None:
         self._policy = policy
         self._conditions = conditions
         self._nodes = cluster.node_states()
         self._gpus = cluster.gpus
         self._shapes = _Shapes(cluster)
         self._one_queue = one_queue
+        self._contended_from = contended_from
         self._coming = list(reversed(trace.jobs))
         self._wants = {job.name: self._shapes.wants(job) for job in trace.jobs}
         self._stories = {
@@ -104,6 +116,7 @@ class _Replay:
         self._history = History()
         self._learned: Learned | None = None
         self._learn_at = 0.0
+        self._reserved: tuple[Reservation, ...] = ()
         self._busy: list[tuple[float, int, int]] = []
         self._now = 0.0
         self._passes = 0
@@ -159,7 +172,7 @@ class _Replay:
 
     def _note_contention(self, passed: float) -> None:
         wanting = [name for name, count in self._queued.items() if count]
-        if len(wanting) < 2:
+        if len(wanting) < 2 or self._now < self._contended_from:
             return
         held = sum(self._held[name] for name in wanting)
         weights = sum(self._projects[name].weight for name in wanting)
@@ -211,9 +224,11 @@ class _Replay:
                 waiting=tuple(self._waiting.values()),
                 projects=() if self._one_queue else tuple(self._projects.values()),
                 learned=self._learned,
+                reserved=self._reserved,
             )
             decisions = decide(snapshot, self._policy, self._now)
             self._passes += 1
+            self._reserved = decisions.reservations
             for start in decisions.starts:
                 self._start(start)
             for stop in decisions.stops:

@@ -11,13 +11,23 @@ from windlass.core.resources import NodeShare
 from windlass.scheduling.core.decide import decide_at
 from windlass.scheduling.core.pool import Pool, holdings
 from windlass.scheduling.core.table import Table
-from windlass.scheduling.core.types import Decisions, NodeState, Policy, Project, Running, Snapshot, Waiting
+from windlass.scheduling.core.types import (
+    Decisions,
+    NodeState,
+    Policy,
+    Project,
+    Reservation,
+    Running,
+    Snapshot,
+    Waiting,
+)
 
 
 class Board:
     def __init__(self, nodes: Iterable[NodeState], projects: Iterable[Project] = (), learned: Any = None) -> None:
         self.projects = tuple(projects)
         self.learned = learned
+        self.reserved: tuple[Reservation, ...] = ()  # what the last pass kept; whoever carries decisions out sets it
         self._waiting: dict[str, Waiting] = {}
         self._running: dict[str, Running] = {}
         self._nodes: tuple[NodeState, ...] = ()
@@ -33,6 +43,7 @@ class Board:
             waiting=tuple(self._waiting.values()),
             projects=self.projects,
             learned=self.learned,
+            reserved=self.reserved,
         )
 
     def set_nodes(self, nodes: Iterable[NodeState]) -> None:

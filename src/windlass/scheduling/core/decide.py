@@ -27,9 +27,10 @@ class _Pass:
         self._table = table
         self._policy = table.policy
         self._done: set[str] = set()  # runs that had their turn out of turn
-        self._reserved: set[Shape] = set()
+        self._reserved: set[str] = set()  # runs whose room comes together only later
         self._tries = 2 * table.policy.reservations
         self._is_over = False
+        self._is_alone = True  # only one project has runs that wait
 
     def decide(self) -> Decisions:
         table, policy = self._table, self._policy
@@ -37,9 +38,10 @@ class _Pass:
         self._serve_starving()
         levels = queues(table.snapshot, policy, table.now)
         if table.accounts.has_quotas:
-            for level in levels:
-                self._serve_guaranteed(level)
-        for level in levels:
+            for priority, level in levels.items():
+                self._serve_guaranteed(priority, level)
+        for priority, level in levels.items():
+            self._carry(priority, covered_only=False)
             self._serve(level, covered_only=False)
         resizes = [*table.resizes, *grow(table)]
         reservations = []
@@ -78,9 +80,22 @@ class _Pass:
                 self._done.add(run.run_id)
             return
 
-    def _serve_guaranteed(self, level: dict[str, Queue]) -> None:
+    def _carry(self, priority: int, *, covered_only: bool) -> None:
+        """What the last pass kept stays kept, but for those that come before: each has its own time."""
+        before = self._table.kept_before
+        runs = [
+            run
+            for run in (self._table.snapshot.waiting if before else ())
+            if run.run_id in before and run.priority == priority and run.run_id not in self._done
+        ]
+        at = {each.run_id: each.at for each in self._table.snapshot.reserved}
+        runs.sort(key=lambda run: (at[run.run_id], run.run_id))
+        self._reserved |= set(self._table.carry(runs[: self._policy.most_stops], covered_only=covered_only))
+
+    def _serve_guaranteed(self, priority: int, level: dict[str, Queue]) -> None:
         """What quotas cover comes before what is borrowed, whatever its priority."""
         of = self._table.accounts.of
+        self._carry(priority, covered_only=True)
         covered = {name: queue for name, queue in level.items() if any(each.quota for each in of(name).path)}
         self._serve(covered, covered_only=True)
         for queue in covered.values():
@@ -88,6 +103,7 @@ class _Pass:
 
     def _serve(self, level: dict[str, Queue], *, covered_only: bool) -> None:
         turns = Turns(self._table.accounts, level, self._table.share_of)
+        self._is_alone = len(level) == 1
         while not self._is_over and (turn := turns.next()) is not None:
             account, queue = turn
             self._advance(queue, account, covered_only=covered_only)
@@ -134,8 +150,12 @@ class _Pass:
                 queue.uncovered.add(shape)
                 queue.defer(run)
                 return False
+        was_kept = table.let_go(run.run_id, account)
+        if was_kept:
+            self._reserved.discard(run.run_id)
         if (
-            (not shape.is_blocked and table.start(run, shape, forms, account))
+            ((was_kept or not shape.is_blocked) and table.start(run, shape, forms, account))
+            or (self._is_alone and table.start_in_own(run, shape, forms, account))
             or self._borrow(run, shape, forms, account)
             or table.make_room(run, shape, forms, account, covered_only=covered_only)
             or self._reserve(run, shape, forms, account)
@@ -158,11 +178,14 @@ class _Pass:
         return self._table.start_in_kept(run, shape, forms, account, self._table.now + run.longest_s)
 
     def _reserve(self, run: Waiting, shape: Shape, forms: Sequence[Form], account: Account) -> bool:
-        """Once for each shape: more of the same are behind it anyway."""
-        if shape in self._reserved or len(self._reserved) >= self._policy.reservations or not self._tries:
+        if (other := self._table.hand_over(run, shape, account)) is not None:
+            self._reserved.discard(other)
+        if len(self._reserved) >= self._policy.reservations or not self._tries:
+            return False
+        if not self._table.may_gather(run, shape, account):
             return False
         self._tries -= 1
         if not self._table.reserve(run, forms, account):
             return False
-        self._reserved.add(shape)
+        self._reserved.add(run.run_id)
         return True

@@ -116,12 +116,16 @@ class Accounts:
             each.used += used
         return account
 
-    def share_of(self, want: Want) -> float:
+    def share_of(self, want: Want, nodes: int | None = None) -> float:
         """The dominant share of the cluster that a run takes."""
-        nodes = want.nodes
+        nodes = want.nodes if nodes is None else nodes
         return max(
             want.gpus * nodes / self._gpus, want.cpus * nodes / self._cpus, want.memory_bytes * nodes / self._memory
         )
+
+    def held(self, account: Account) -> float:
+        """Its dominant share of the cluster."""
+        return max(account.gpus / self._gpus, account.cpus / self._cpus, account.memory / self._memory)
 
     def score(self, account: Account, ahead: float = 0.0) -> float:
         """Smaller is sooner: what it holds and what it usually held, by weight."""

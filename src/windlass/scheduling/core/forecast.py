@@ -163,15 +163,16 @@ class _Future:
             if self._now >= until or not (gone or decisions.stops):
                 break
             ended += gone
-            decisions = decide(self._as_it_is(), policy, self._now)
+            decisions = decide(self._as_it_is(decisions), policy, self._now)
         return starts
 
-    def _as_it_is(self) -> Snapshot:
+    def _as_it_is(self, last: Decisions) -> Snapshot:
         return replace(
             self._snapshot,
             running=tuple(self._running.values()),
             waiting=tuple(self._waiting.values()),
             projects=self._projects,
+            reserved=last.reservations,
         )
 
     def _pass_time(self, batch: int, is_soon: bool, until: float) -> int:

@@ -53,7 +53,7 @@ class Queue:
         self._deferred = []
 
 
-def queues(snapshot: Snapshot, policy: Policy, now: float) -> list[dict[str, Queue]]:
+def queues(snapshot: Snapshot, policy: Policy, now: float) -> dict[int, dict[str, Queue]]:
     """For each priority, the highest first, the queues by project."""
     levels: dict[int, dict[str, list[_Key]]] = {}
     rank, learned = policy.rank, snapshot.learned
@@ -79,12 +79,12 @@ def queues(snapshot: Snapshot, policy: Policy, now: float) -> list[dict[str, Que
                 oldest[priority, project] = run
     if oldest:
         _put_first(levels, oldest, _room_of_the_old(snapshot.running, policy.ageing_s))
-    found = []
+    found = {}
     for priority in sorted(levels, reverse=True):
         by_project = levels[priority]
         for keys in by_project.values():
             keys.sort()
-        found.append({project: Queue([key[4] for key in by_project[project]]) for project in sorted(by_project)})
+        found[priority] = {project: Queue([key[4] for key in by_project[project]]) for project in sorted(by_project)}
     return found
 
 

@@ -9,12 +9,15 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from math import fsum, inf
 
+from windlass.scheduling.core.fairness import Account, Accounts
 from windlass.scheduling.core.pool import Pool, milli
 from windlass.scheduling.core.releases import Releases
 from windlass.scheduling.core.shapes import Form
+from windlass.scheduling.core.shares import Shares
 from windlass.scheduling.core.types import Cause, Policy, Running, size
 
 MOST_DOUBLINGS = 10
+LITTLE = 0.05  # of its time a run that is stopped again and again loses by coming back
 MOST_TRIED = 10  # victims on one node: beyond that, a good set will do
 BUDGET = 2000  # looks at nodes in one pass: what is not found by then is looked for in the next
 
@@ -28,6 +31,8 @@ class Claim:
     priority: int
     is_covered: bool  # by a guaranteed quota
     rank: float
+    account: Account | None = None  # of a project that has less than is due to it, even with this run
+    part: float = 0.0  # of the cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,8 @@ class Victim:
     rank: float
     pieces: dict[int, Piece]
     share: int | None = None
+    account: Account | None = None
+    part: float = 0.0  # of the cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +74,10 @@ def lost_by_stopping(run: Running, now: float) -> float:
 
 
 def protected_until(run: Running, policy: Policy) -> float:
-    """Whoever was stopped before is left alone for longer: that bounds how often."""
-    return run.started_at + policy.min_run_s * 2.0 ** min(run.preemptions, MOST_DOUBLINGS)
+    """Whoever was stopped before is left alone for longer, until what coming back takes is little beside it: that
+    bounds what is lost by being stopped often."""
+    most_s = max(policy.min_run_s, run.restart_s / LITTLE)
+    return run.started_at + min(most_s, policy.min_run_s * 2.0 ** min(run.preemptions, MOST_DOUBLINGS))
 
 
 def is_owed_time(run: Running, policy: Policy, now: float) -> bool:
@@ -76,19 +85,28 @@ def is_owed_time(run: Running, policy: Policy, now: float) -> bool:
     return run.waited_s >= policy.ageing_s and now - run.started_at < run.waited_s
 
 
-def entitlement(claim: Claim, victim: Victim, policy: Policy) -> Cause | None:
-    """Those above are entitled: covered by their quota before those that borrow, then by priority; within a project by
-    priority, then by rank, if that is worth what the restart costs. Nobody is above somebody who is above them."""
+def entitlement(claim: Claim, victim: Victim, policy: Policy, shares: Shares | None = None) -> Cause | None:
+    """Those above are entitled: covered by their quota before those that borrow, then by priority, then those whose
+    project has too little before those whose project has too much; within a project by priority, then by rank, if that
+    is worth what the restart costs. Nobody is above somebody who is above them."""
     run = victim.run
     if victim.share is not None and claim.priority >= run.priority:
         return Cause.ROOM
     if run.project == claim.project:
         if claim.priority != run.priority:
             return Cause.PRIORITY if claim.priority > run.priority else None
-        return Cause.ORDER if is_displaced(claim.rank, victim, policy) else None
+        if is_displaced(claim.rank, victim, policy):
+            return Cause.ORDER
+        # A gang that its project is owed has the small ones of its own stopped too, where they are in its way among
+        # others: they come back elsewhere, since their project is owed that as well.
+        return Cause.SHARE if claim.account is not None and 2 * victim.part <= claim.part else None
     if claim.is_covered != victim.is_covered:
         return Cause.RECLAIM if claim.is_covered else None
-    return Cause.PRIORITY if claim.priority > run.priority else None
+    if claim.priority != run.priority:
+        return Cause.PRIORITY if claim.priority > run.priority else None
+    if shares is None or claim.account is None or victim.account is None or victim.is_covered:
+        return None
+    return Cause.SHARE if shares.gives_way(victim.account, claim.account, victim.part) else None
 
 
 def is_displaced(rank: float, victim: Victim, policy: Policy) -> bool:
@@ -108,14 +126,22 @@ class Victims:
         ranks: dict[str, float],
         policy: Policy,
         now: float,
+        shares: Shares | None = None,
+        accounts: Accounts | None = None,
     ) -> None:
         self._pool = pool
+        self._shares = shares
         self._policy = policy
         self._looks = BUDGET
         found: list[Victim] = []
         for run in running:
             if run.preemptible and not run.stopping and protected_until(run, policy) <= now:
-                found += _victims(run, pool, run.run_id in covered, ranks.get(run.run_id, -inf), now)
+                account, part = None, 0.0
+                if accounts is not None:
+                    account = accounts.of(run.project)
+                    part = accounts.share_of(run.want, len(run.placement.shares))
+                rank = ranks.get(run.run_id, -inf)
+                found += _victims(run, pool, run.run_id in covered, rank, now, account, part)
         found.sort(key=lambda victim: (victim.lost, victim.run.run_id, victim.share or 0))
         self._found = found
         self._gone: set[str] = set()  # runs that are stopped or made smaller already
@@ -156,12 +182,23 @@ class Victims:
         for form in forms:
             for group in form.groups:
                 found = self._choose(claim, form, group, releases, given)
-                if found is not None and (best is None or found.lost < best.lost):
+                if found is not None and (best is None or found.lost < best.lost) and self._is_due(claim, found):
                     best = found
         return best
 
+    def _is_due(self, claim: Claim, sacrifice: Sacrifice) -> bool:
+        """Not where only its own project would give way for its share: that has no more of it then."""
+        if claim.account is None or any(victim.run.project != claim.project for victim in sacrifice.victims):
+            return True
+        return all(
+            entitlement(claim, victim, self._policy, self._shares) is not Cause.SHARE for victim in sacrifice.victims
+        )
+
     def stop(self, victims: Iterable[Victim]) -> None:
-        self._gone |= {victim.run.run_id for victim in victims}
+        for victim in victims:
+            self._gone.add(victim.run.run_id)
+            if self._shares is not None and victim.account is not None and victim.share is None:
+                self._shares.lose(victim.account, victim.part)
 
     def _choose(
         self, claim: Claim, form: Form, group: list[int], releases: Releases, given: Collection[Victim]
@@ -176,9 +213,10 @@ class Victims:
         for place in {place for victim in given for place in victim.pieces}:
             if place not in avoided and self._pool.kind_at[place] in kinds:
                 search.look(place)
-        for victim in self.entitled(claim):
-            # A gang may make room on all the nodes that are missing at once.
-            if len(search.costs) >= missing and search.is_settled(missing, victim.lost / missing):
+        for count, victim in enumerate(self.entitled(claim)):
+            # A gang may make room on all the nodes that are missing at once. Now and then is often enough to look.
+            may_end = count % 8 == 0 and len(search.costs) >= missing
+            if may_end and search.is_settled(missing, victim.lost / missing):
                 break
             search.allowed.add(victim)
             for place in victim.pieces:
@@ -200,13 +238,19 @@ class Victims:
         """Whether somebody of another project might make room for it."""
         if self._has_extra is not None and claim.priority >= self._has_extra:
             return True
-        return self._standing is not None and (claim.is_covered, claim.priority) > self._standing
+        if self._standing is None:
+            return False
+        standing = (claim.is_covered, claim.priority)
+        return standing > self._standing or (claim.account is not None and standing == self._standing)
 
     def entitled(self, claim: Claim) -> Iterator[Victim]:
         """The least lost first."""
         found = self._found if self._is_above_others(claim) else self._of_project.get(claim.project, [])
         for victim in found:
-            if victim.run.run_id not in self._gone and entitlement(claim, victim, self._policy) is not None:
+            if (
+                victim.run.run_id not in self._gone
+                and entitlement(claim, victim, self._policy, self._shares) is not None
+            ):
                 yield victim
 
 
@@ -334,6 +378,10 @@ class _Search:
         return set(best)
 
     def _fits(self, place: int, victims: set[Victim]) -> bool:
+        if place in self._releases.promised_at:
+            run_ids = {victim.run.run_id for victim in victims if place in victim.pieces}
+            gpus, cpus, memory = self._releases.room_without(place, run_ids)
+            return gpus >= self._form.gpus and cpus >= self._form.cpus and memory >= self._form.memory
         gpus, cpus, memory = self._releases.room_soon(place)
         parts: dict[int, int] = {}
         counted: set[str] = set()
@@ -350,19 +398,21 @@ class _Search:
         return gpus >= self._form.gpus and cpus >= self._form.cpus and memory >= self._form.memory
 
 
-def _victims(run: Running, pool: Pool, is_covered: bool, rank: float, now: float) -> list[Victim]:
+def _victims(
+    run: Running, pool: Pool, is_covered: bool, rank: float, now: float, account: Account | None, part: float
+) -> list[Victim]:
     pieces = [_piece(run, at, pool) for at in range(len(run.placement.shares))]
     whole: dict[int, Piece] = {place: piece for place, piece in pieces if place is not None}
     if not whole:
         return []
-    found = [Victim(run, lost_by_stopping(run, now), is_covered, rank, whole)]
+    found = [Victim(run, lost_by_stopping(run, now), is_covered, rank, whole, None, account, part)]
     if len(whole) < len(pieces):
         return found  # a node of it is closed or gone: it is not to go on there
     # An elastic run saves before it goes on with fewer nodes: it loses the time that this takes.
     smaller = run.restart_s * size(run.want) * len(pieces)
     for at, (place, piece) in enumerate(pieces[run.want.nodes :], start=run.want.nodes):
         if place is not None:
-            found.append(Victim(run, smaller, is_covered, rank, {place: piece}, at))
+            found.append(Victim(run, smaller, is_covered, rank, {place: piece}, at, account))
     return found
 
 

@@ -20,7 +20,7 @@ def rank_queue(snapshot: Snapshot, policy: Policy, now: float) -> tuple[str, ...
         if run.run_id not in ranked:
             ranked[run.run_id] = None
             _charge(table, run, table.accounts.of(run.project))
-    levels = queues(snapshot, policy, now)
+    levels = queues(snapshot, policy, now).values()
     if table.accounts.has_quotas:
         for level in levels:
             _serve(table, level, ranked, covered_only=True)

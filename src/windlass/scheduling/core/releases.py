@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Collection, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from windlass.scheduling.core.index import lasted
+from windlass.scheduling.core.learned import Learned
 from windlass.scheduling.core.pool import Pool, Room, milli
 from windlass.scheduling.core.shapes import Form
 from windlass.scheduling.core.types import Running
@@ -25,17 +27,22 @@ class Change(NamedTuple):
     shared: int = -1  # the GPU that comes back with the last of its parts
 
 
-def expected_end(run: Running, now: float, grace_s: float) -> float:
-    """Of one about which nothing is known: it goes on for as long as it has gone so far."""
+def expected_end(run: Running, now: float, grace_s: float, learned: Any = None) -> float:
+    """Half of those like it have ended by then, as far as was learned; of one about which nothing is known: it goes on
+    for as long as it has gone so far."""
     if run.stopping:
         return now + grace_s
     if run.ends_at is not None:
         return max(run.ends_at, now + 1.0)
+    if isinstance(learned, Learned):
+        so_far = lasted(run, now)
+        left_s = learned.lasts(so_far.gpus, so_far.project, so_far.user, so_far.seconds, 0.5) - so_far.seconds
+        return now + max(SHORTEST_S, left_s)
     return now + max(SHORTEST_S, now - run.started_at)
 
 
 class Releases:
-    def __init__(self, pool: Pool, running: Iterable[Running], now: float, grace_s: float) -> None:
+    def __init__(self, pool: Pool, running: Iterable[Running], now: float, grace_s: float, learned: Any = None) -> None:
         self._pool = pool
         self._changes: dict[int, list[Change]] = {}
         # (place, GPU) -> whose part of it comes back when, and how large it is
@@ -43,13 +50,14 @@ class Releases:
         self.now = now
         self.soon = now + grace_s  # when those that are warned now have gone
         for run in running:
-            self._add(run, expected_end(run, now, grace_s))
+            self._add(run, expected_end(run, now, grace_s, learned))
         for (place, gpu), ends in self._shared.items():
             self._changes[place].append(Change(max(ends.values())[0], False, "", 1, 0, 0, gpu))
         for changes in self._changes.values():
             changes.sort()
         self.soon_at = {place for place, changes in self._changes.items() if changes[0].at <= self.soon}
         self._soon_order = sorted(self.soon_at)
+        self.promised_at: set[int] = set()  # where something was promised
         self._coming_soon: dict[int, Room] = {}  # known already
         # Within a pass the room on a node only becomes less, but where somebody more is stopped.
         self._most_soon: dict[int, Room] = {}
@@ -89,12 +97,19 @@ class Releases:
             self._coming_soon.pop(place, None)
             self._most_soon.pop(place, None)
 
-    def promise(self, place: int, at: float, gpus: int, cpus: int, memory: int) -> None:
+    def promise(self, place: int, at: float, gpus: int, cpus: int, memory: int) -> Change:
         """So much of what comes back is not for others from then on."""
-        changes = self._changes.setdefault(place, [])
-        changes.append(Change(at, True, "", -gpus, -cpus, -memory))
-        changes.sort()
+        change = Change(at, True, "", -gpus, -cpus, -memory)
+        insort(self._changes.setdefault(place, []), change)
+        self.promised_at.add(place)
         self._coming_soon.pop(place, None)
+        return change
+
+    def take_back(self, place: int, promised: Change) -> None:
+        """It is for anybody again."""
+        self._changes[place].remove(promised)
+        self._coming_soon.pop(place, None)
+        self._most_soon.pop(place, None)
 
     def when(self, place: int, form: Form) -> float | None:
         """From when on a node has room for one share, if ever."""
@@ -150,6 +165,25 @@ class Releases:
             if all(change.shared < 0 for change in self._changes[place]):
                 self._coming_soon[place] = more
         return room[0] + more[0], room[1] + more[1], room[2] + more[2]
+
+    def room_without(self, place: int, run_ids: Collection[str]) -> Room:
+        """What would be there soon, and stay, were these stopped now: what is promised to somebody comes back sooner
+        then, but is no more for it."""
+        gpus, cpus, memory = self._pool.room(place)
+        least: Room | None = None
+        changes = [
+            (self.soon if change.run_id in run_ids else change.at, change)
+            for change in self._changes.get(place, ())
+            if change.shared < 0 or self._comes_back(place, change.shared)
+        ]
+        changes.sort()
+        for at, change in changes:
+            if at > self.soon and least is None:
+                least = (gpus, cpus, memory)
+            gpus, cpus, memory = gpus + change.gpus, cpus + change.cpus, memory + change.memory
+            if least is not None:
+                least = (min(least[0], gpus), min(least[1], cpus), min(least[2], memory))
+        return least if least is not None else (gpus, cpus, memory)
 
     def fitting_soon(self, form: Form, kinds: Collection[int]) -> list[int]:
         """As many places as a gang needs, if there are: first those that have room for a share once those that were

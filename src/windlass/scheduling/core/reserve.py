@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from windlass.scheduling.core.pool import Hidden, Pool
-from windlass.scheduling.core.releases import Releases
+from windlass.scheduling.core.releases import Change, Releases
 from windlass.scheduling.core.shapes import Form
 
 
@@ -18,8 +18,10 @@ class Kept:
 
     run_id: str
     at: float
+    form: Form
     places: list[int]
     hidden: list[Hidden] = field(default_factory=list)
+    promised: list[Change] = field(default_factory=list)
 
 
 class Keeper:
@@ -53,10 +55,23 @@ class Keeper:
         chosen = times[: form.nodes]
         return chosen[-1][0], [place for _, place in chosen]
 
-    def keep(self, run_id: str, form: Form, places: Sequence[int], at: float) -> None:
+    def find_again(self, form: Form, places: Sequence[int]) -> float | None:
+        """When it can start on these nodes, if it can."""
+        kinds = {self._pool.kind_at[place] for place in places}
+        if form.part or len(places) != form.nodes or not any(kinds <= set(group) for group in form.groups):
+            return None
+        latest = self._releases.now
+        for place in places:
+            at = self._releases.when(place, form)
+            if at is None:
+                return None
+            latest = max(latest, at)
+        return latest
+
+    def keep(self, run_id: str, form: Form, places: Sequence[int], at: float) -> Kept:
         """Of each node: promise it what comes back by then, and hide what it needs beyond."""
         pool, releases = self._pool, self._releases
-        kept = Kept(run_id, at, list(places))
+        kept = Kept(run_id, at, form, list(places))
         for place in places:
             need = (form.gpus, form.cpus, form.memory)
             room = pool.room(place)
@@ -69,8 +84,17 @@ class Keeper:
             gpus, cpus, memory = (free - part for free, part in zip(room, hide, strict=True))
             shared = releases.shared_until(place, at, need[0] - hide[0])
             kept.hidden.append(pool.hide(place, gpus, cpus, memory, shared))
-            releases.promise(place, at, *(part - away for part, away in zip(need, hide, strict=True)))
+            promised = (part - away for part, away in zip(need, hide, strict=True))
+            kept.promised.append(releases.promise(place, at, *promised))
         self.kept.append(kept)
+        return kept
+
+    def let_go(self, kept: Kept) -> None:
+        """It is not kept any more."""
+        for hidden, promised in zip(kept.hidden, kept.promised, strict=True):
+            self._pool.show(hidden)
+            self._releases.take_back(hidden.place, promised)
+        self.kept.remove(kept)
 
     def lendable(self, until: float) -> list[Kept]:
         """Rooms that are not needed before then."""

@@ -140,11 +140,13 @@ class Policy:
     rank: Rank = attained_service  # within a project and a priority
     half_life_s: float = 7 * 24 * 3600.0  # of what projects have used
     backfill: bool = True  # False: nobody overtakes a run that does not fit
-    reservations: int = 4  # how many shapes that do not fit have their room kept
+    reservations: int = 4  # how many runs that do not fit have their room kept
     preempts: bool = True
     # A run displaces another of its project whose rank is worse by this factor, and by what its restart costs.
     # None: never for the order within a project.
     index_margin: float | None = 2.0
+    # A project that has less than its weight gives it displaces runs of those that have more, see `shares`.
+    preempts_for_shares: bool = True
     min_run_s: float = 300.0  # nobody is stopped sooner; twice as long after each preemption
     grace_s: float = 30.0  # between warning and end
     most_stops: int = 128  # in one pass
@@ -162,11 +164,14 @@ class Snapshot:
     waiting: tuple[Waiting, ...] = ()  # those that may start now
     projects: tuple[Project, ...] = ()  # one that is not named has weight 1, no quota and no limit
     learned: Any = None  # handed to `Policy.rank`
+    # What the last pass kept. Without it room for a gang comes together later, and nothing else is lost.
+    reserved: tuple[Reservation, ...] = ()
 
 
 class Cause(StrEnum):
     PRIORITY = "priority"
     RECLAIM = "reclaim"  # of a guaranteed quota from those who borrowed it
+    SHARE = "share"  # of one that has less than its weight gives it, from those that have more
     ORDER = "order"  # within the project
     ROOM = "room"  # an elastic run had more nodes than it needs
 

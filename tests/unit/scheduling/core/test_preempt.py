@@ -82,7 +82,7 @@ def test_nobody_is_stopped_who_may_not_be() -> None:
 def test_room_that_is_coming_is_waited_for() -> None:
     held = [full("leaving", "a", stopping=True), full("r", "b", saved_at=NOW)]
     runs = [waiting("w", want(gpus=8), priority=5), waiting("small", want(gpus=1), project="q")]
-    found = decided(snapshot(runs, [node("a"), node("b")], running=held))
+    found = decided(snapshot(runs, [node("a"), node("b")], running=held), preempts_for_shares=False)
     assert not found.stops
     kept = found.reservations[0]
     assert (kept.run_id, kept.nodes) == ("w", ("a",))

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.unit.scheduling.core.clusters import node, policy, running, share, snapshot, started, waiting, want
 from windlass.scheduling.core.decide import decide
-from windlass.scheduling.core.types import Reservation, Snapshot
+from windlass.scheduling.core.types import Project, Reservation, Snapshot
 
 NOW = 10_000.0
 
@@ -85,3 +87,66 @@ def test_what_is_left_of_shared_gpus_is_used_unless_they_are_to_come_back_whole(
         found = decide(snapshot(runs, [node("a")], running=held), policy(preempts=False), NOW)
         assert [start.run_id for start in found.starts] == expected
         assert found.reservations[0].run_id == "wide"
+
+
+def test_room_that_was_kept_is_kept_again_before_others_have_their_turn() -> None:
+    """Half of the node has come together for the gang. Another project's turn comes first, but not for that."""
+    held = [running("r", share("a", gpus=4), project="z", preemptible=False, started_at=NOW - 500)]
+    runs = [waiting("gang", want(gpus=8), project="p"), waiting("small", want(gpus=1), project="a")]
+    projects = [Project(name="p", weight=1), Project(name="a", weight=9)]
+    here = snapshot(runs, [node("a")], running=held, projects=projects)
+    rules = policy(preempts_for_shares=False)
+    assert [start.run_id for start in decide(here, rules, NOW).starts] == ["small"]
+    kept = Reservation(run_id="gang", at=NOW + 100, engine="x", nodes=("a",))
+    found = decide(replace(here, reserved=(kept,)), rules, NOW)
+    assert found.starts == ()
+    assert [(each.run_id, each.nodes) for each in found.reservations] == [("gang", ("a",))]
+
+
+def test_a_reservation_stays_where_it_was_and_goes_to_the_first_of_its_project_that_wants_the_same() -> None:
+    held = [
+        running(name, share(name, gpus=8), ends_at=NOW + 100 * at, preemptible=False) for at, name in enumerate("ab", 1)
+    ]
+    here = snapshot([waiting("w", want(gpus=8))], [node("a"), node("b")], running=held)
+    kept = Reservation(run_id="w", at=NOW + 200, engine="x", nodes=("b",))
+    assert decide(here, policy(), NOW).reservations[0].nodes == ("a",)
+    assert decide(replace(here, reserved=(kept,)), policy(), NOW).reservations[0].nodes == ("b",)
+    both = replace(
+        here, waiting=(waiting("first", want(gpus=8)), replace(here.waiting[0], served=9.0)), reserved=(kept,)
+    )
+    found = {each.run_id: each.nodes for each in decide(both, policy(), NOW).reservations}
+    assert found == {"first": ("b",), "w": ("a",)}
+
+
+def test_of_a_project_that_is_alone_whoever_ranks_first_has_what_was_kept() -> None:
+    held = [running("r", share("a", gpus=4), preemptible=False, started_at=NOW - 500)]
+    runs = [waiting("gang", want(gpus=8), served=5.0), waiting("small", want(gpus=1))]
+    kept = Reservation(run_id="gang", at=NOW + 100, engine="x", nodes=("a",))
+    here = replace(snapshot(runs, [node("a")], running=held), reserved=(kept,))
+    assert started(here, now=NOW) == ["small"]
+
+
+def test_what_was_kept_is_forgotten_with_the_node_the_run_or_a_higher_priority() -> None:
+    held = [running("r", share("a", gpus=4), preemptible=False, started_at=NOW - 500)]
+    kept = Reservation(run_id="gang", at=NOW + 100, engine="x", nodes=("a",))
+    small = waiting("small", want(gpus=1), project="q", priority=1)
+    here = replace(snapshot([waiting("gang", want(gpus=8)), small], [node("a")], running=held), reserved=(kept,))
+    assert started(here, now=NOW) == ["small"]
+    gone = Reservation(run_id="gang", at=NOW + 100, engine="x", nodes=("z",))
+    for reserved in (gone, Reservation(run_id="nobody", at=NOW, engine="x", nodes=("a",))):
+        assert decide(replace(here, reserved=(reserved,)), policy(), NOW).starts
+
+
+def test_nobody_is_stopped_for_room_that_is_promised_to_another() -> None:
+    """The gang waits for the node. That one of its runs is stopped would not make room for another there."""
+    held = [
+        running(f"r{at}", share("a", gpus=1, first=at), project="b", served=1e6, saves_on_notice=True)
+        for at in range(8)
+    ]
+    gang = waiting("gang", want(gpus=8), queued_at=-9e5)
+    runs = [gang, waiting("small", want(gpus=1), project="b")]
+    kept = Reservation(run_id="gang", at=NOW + 9e5, engine="x", nodes=("a",))
+    here = replace(snapshot(runs, [node("a")], running=held), reserved=(kept,))
+    rules = policy(preempts_for_shares=False, starving_s=1e9)
+    assert decide(here, rules, NOW).stops == ()
+    assert len(decide(replace(here, reserved=(), waiting=tuple(runs[1:])), rules, NOW).stops) == 1

@@ -17,6 +17,7 @@ from windlass.scheduling.core.types import (
     NodeState,
     Policy,
     Project,
+    Reservation,
     Running,
     Snapshot,
     Waiting,
@@ -41,6 +42,7 @@ class World:
     warned_at: dict[str, float] = field(default_factory=dict)
     started_first: dict[str, float] = field(default_factory=dict)
     preemptions: int = 0
+    reserved: tuple[Reservation, ...] = ()  # by the last pass
 
     def submit(self, run: Waiting, work_s: float) -> None:
         run = replace(run, queued_at=self.now, submitted_at=self.now)
@@ -54,6 +56,7 @@ class World:
             running=tuple(self.running.values()),
             waiting=tuple(self.waiting.values()),
             projects=tuple(self.projects),
+            reserved=self.reserved,
         )
 
     def step(self, seconds: float) -> Decisions:
@@ -62,6 +65,7 @@ class World:
         snapshot = self.snapshot
         found = decide(snapshot, self.policy, self.now)
         check(snapshot, self.policy, self.now, found)
+        self.reserved = found.reservations
         for start in found.starts:
             run = self.waiting.pop(start.run_id)
             self.started_first.setdefault(run.run_id, self.now)
@@ -218,6 +222,11 @@ def _check_stops(snapshot: Snapshot, policy: Policy, now: float, found: Decision
         elif stop.cause is Cause.RECLAIM:
             assert by.project != victim.project
             assert _is_entitled_to_reclaim(by, snapshot, projects)
+        elif stop.cause is Cause.SHARE:
+            assert policy.preempts_for_shares
+            assert by.priority == victim.priority
+            assert len({run.project for run in (*snapshot.waiting, *snapshot.running)}) > 1
+            assert by.project != victim.project or by.wants[0].gpus * by.wants[0].nodes >= victim.want.gpus
         else:
             assert stop.cause is Cause.ORDER
             assert (by.project, by.priority) == (victim.project, victim.priority)

@@ -1,0 +1,51 @@
+"""What each project should have of the cluster now, by the weights of those that have runs; and who has to give way
+where one with less has no room. A project never takes what makes it have more than that, nor what makes another have
+less, so that no two can take from each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from windlass.scheduling.core.fairness import Account, Accounts
+
+_EPSILON = 1e-9
+
+
+class Shares:
+    def __init__(self, accounts: Accounts, wanting: Iterable[Account]) -> None:
+        """`wanting`: projects with runs that wait or run; the others leave their shares to them."""
+        self._accounts = accounts
+        self._weights: dict[Account, float] = {}  # of all that want something, by who is above them
+        self._due: dict[Account, float] = {}  # as far as it was asked for
+        self._lost: dict[Account, float] = {}  # with those that are stopped
+        for each in {each for leaf in wanting for each in leaf.path[:-1]}:
+            assert each.parent is not None
+            self._weights[each.parent] = self._weights.get(each.parent, 0.0) + each.weight
+
+    def due(self, account: Account) -> float:
+        if account.parent is None:
+            return 1.0
+        found = self._due.get(account)
+        if found is None:
+            above = account.parent
+            found = self._due[account] = self.due(above) * account.weight / self._weights[above]
+        return found
+
+    def held(self, account: Account) -> float:
+        return self._accounts.held(account) - self._lost.get(account, 0.0)
+
+    def is_owed(self, account: Account, share: float) -> bool:
+        """Whether it, and those above it, are nearer to what is due to them with so much more than without."""
+        return all(self.held(each) + share / 2 <= self.due(each) + _EPSILON for each in account.path[:-1])
+
+    def gives_way(self, victim: Account, claimant: Account, share: float) -> bool:
+        """Whether a project has no less than is due to it without so much: at the level where the two part."""
+        each, above = victim, claimant.path
+        while each.parent is not None and each.parent not in above:
+            each = each.parent
+        return each not in above and self.held(each) - share >= self.due(each) - _EPSILON
+
+    def lose(self, account: Account, share: float) -> None:
+        for each in account.path[:-1]:
+            self._lost[each] = self._lost.get(each, 0.0) + share

@@ -1,0 +1,72 @@
+"""Projects that have less than their weight gives them, and those that have more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.scheduling.core.clusters import node, policy, running, share, snapshot, waiting, want
+from windlass.scheduling.core.decide import decide
+from windlass.scheduling.core.fairness import Accounts
+from windlass.scheduling.core.shares import Shares
+from windlass.scheduling.core.types import Cause, Project, Running, Snapshot
+
+NOW = 10_000.0
+
+
+def small(run_id: str, where: str, at: int, project: str, **more: object) -> Running:
+    return running(run_id, share(where, gpus=1, first=at), project=project, saved_at=NOW, **more)  # type: ignore[arg-type]
+
+
+def crowd(*projects: str) -> list[Running]:
+    """A node with runs of one GPU, of these projects in turn."""
+    return [small(f"r{at}", "a", at, projects[at % len(projects)]) for at in range(8)]
+
+
+def stopped(found: Snapshot, **more: object) -> list[tuple[str, str, str]]:
+    return [(stop.run_id, stop.by, stop.cause) for stop in decide(found, policy(index_margin=None, **more), NOW).stops]
+
+
+def test_one_with_too_little_displaces_runs_of_those_with_too_much() -> None:
+    here = snapshot([waiting("w", project="b")], [node("a")], running=crowd("a"))
+    assert stopped(here) == [("r0", "w", Cause.SHARE)]
+    assert stopped(here, preempts_for_shares=False) == []
+
+
+def test_nobody_is_displaced_who_has_no_more_than_is_due() -> None:
+    here = snapshot([waiting("w", project="b")], [node("a")], running=crowd("a", "b"))
+    assert stopped(here) == []
+    heavy = [Project(name="b", weight=3)]
+    assert len(stopped(replace(here, projects=tuple(heavy)))) == 1
+
+
+def test_shares_come_after_priorities_and_guarantees() -> None:
+    held = [replace(run, priority=1) for run in crowd("a")]
+    assert stopped(snapshot([waiting("w", project="b")], [node("a")], running=held)) == []
+    covered = [Project(name="a", quota={"gpu": 8})]
+    assert stopped(snapshot([waiting("w", project="b")], [node("a")], running=crowd("a"), projects=covered)) == []
+
+
+def test_a_gang_that_is_owed_has_small_ones_of_its_own_stopped_among_others_only() -> None:
+    gang = waiting("gang", want(gpus=4), project="b")
+    nodes = [node("a", gpus=4), node("c", gpus=12)]
+    others = [running("big", share("c", gpus=12), project="a", preemptible=False)]
+    mixed = [small(f"r{at}", "a", at, "ab"[at % 2]) for at in range(4)]
+    assert len(stopped(snapshot([gang], nodes, running=[*others, *mixed]))) == 4
+    own = [small(f"r{at}", "a", at, "b") for at in range(4)]
+    assert stopped(snapshot([gang], nodes, running=[*others, *own])) == []
+
+
+def test_what_is_due_is_shared_out_level_by_level_among_those_that_want_it() -> None:
+    projects = [Project(name="top", weight=3), Project(name="x", parent="top"), Project(name="y", parent="top")]
+    accounts = Accounts([*projects, Project(name="idle", weight=9)], [node("a")], 0.0, 1.0)
+    leaves = [accounts.of(name) for name in ("x", "y", "z")]
+    shares = Shares(accounts, leaves)
+    assert [shares.due(leaf) for leaf in leaves] == pytest.approx([3 / 8, 3 / 8, 1 / 4])
+    accounts.charge(leaves[0], want(gpus=6), 1)
+    assert shares.is_owed(leaves[2], 2 / 8)
+    assert not shares.is_owed(leaves[2], 5 / 8)
+    assert shares.gives_way(leaves[0], leaves[1], 3 / 8)
+    assert not shares.gives_way(leaves[0], leaves[1], 4 / 8)
+    assert not shares.gives_way(leaves[0], leaves[2], 1 / 8)  # what is above it has no more than is due

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.integration.local_runs import LocalRuns
+from tests.conftest import skip_unless_ci
+from tests.integration.local_runs import INTERPRETER_PATH, LocalRuns
 from windlass.agent import layout
 from windlass.core.exits import ExitReason
 from windlass.engines.contract import InPlace
@@ -28,7 +31,13 @@ for step in range(6):
     job.log(step, loss=1.0)
     print("step", step, flush=True)
 """
-UNHEARD = "import time\nprint('up', flush=True)\ntime.sleep(600)\n"
+UNHEARD = """
+import time
+def silent_here():
+    time.sleep(600)
+print("up", flush=True)
+silent_here()
+"""
 
 
 @pytest.fixture
@@ -85,13 +94,29 @@ def test_all_nodes_of_a_gang_say_where_they_are(tmp_path: Path, in_place: InPlac
 
 
 def test_of_a_program_that_tells_nothing_the_kernel_tells_something(runs: LocalRuns) -> None:
+    kept = stacks_of_one_that_tells_nothing(runs, path="/usr/bin:/bin")
+    assert "thread" in kept.lower()
+    assert "unheard.py" not in kept
+
+
+def test_of_a_program_that_tells_nothing_py_spy_tells_where_it_is(runs: LocalRuns, tmp_path: Path) -> None:
+    found = shutil.which("py-spy", path=INTERPRETER_PATH)
+    if found is None:
+        skip_unless_ci("py-spy", FileNotFoundError("it is not installed"))
+    (tmp_path / "py-spy").symlink_to(str(found))
+    kept = stacks_of_one_that_tells_nothing(runs, path=f"{tmp_path}:/usr/bin:/bin")
+    assert "silent_here (unheard.py:" in kept
+
+
+def stacks_of_one_that_tells_nothing(runs: LocalRuns, *, path: str) -> str:
     """It is not judged; but when another hangs, its processes are asked too."""
     lone = "import os, runpy\nrunpy.run_path('stuck.py' if os.environ['RANK'] == '1' else 'unheard.py')\n"
     runs.script("unheard.py", UNHEARD)
     runs.script("stuck.py", STUCK)
-    attempt = runs.start("python", runs.script("lone.py", lone), workers=2, hang=2.0, warm=False)
+    attempt = runs.start(
+        sys.executable, runs.script("lone.py", lone), workers=2, hang=2.0, warm=False, env={"PATH": path}
+    )
     seen = runs.wait(attempt)
     assert seen.exit is not None
     assert (seen.exit.reason, seen.exit.rank) == (ExitReason.HANG, 1)
-    kept = (runs.node_dir(attempt) / layout.stacks(0)).read_text()
-    assert "thread" in kept.lower()
+    return (runs.node_dir(attempt) / layout.stacks(0)).read_text()

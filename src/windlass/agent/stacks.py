@@ -1,7 +1,7 @@
 """Where every process of a rank is at the moment, asked before they are ended for hanging.
 
 Warm ranks, and those that use `windlass.job`, tell it themselves when they get a signal (`stacksignal`), into their
-error output and so into their log. Of others py-spy tells if it is on the path, else the kernel what they wait for.
+error output and so into their log. Of others py-spy tells if it is on their path, else the kernel what they wait for.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _by_py_spy(pid: int) -> str:
     import shutil  # here, since ranks wait for what is loaded before
     import subprocess
 
-    program = shutil.which("py-spy")
+    program = shutil.which("py-spy", path=_search_path(pid))
     if program is None:
         return ""
     try:
@@ -77,6 +77,16 @@ def _by_py_spy(pid: int) -> str:
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else ""
+
+
+def _search_path(pid: int) -> str:
+    """The process's own: supervisors may have been started without one."""
+    try:
+        with open("/proc/%d/environ" % pid, "rb") as file:
+            found = [word[5:] for word in file.read().split(b"\0") if word.startswith(b"PATH=")]
+    except OSError:
+        found = []
+    return os.pathsep.join([*map(os.fsdecode, found[:1]), os.environ.get("PATH", os.defpath)])
 
 
 def _by_kernel(pid: int) -> str:

@@ -18,7 +18,17 @@ from windlass.runs.snapshot import SnapshotBook, load_history
 from windlass.scheduling.core import index
 from windlass.scheduling.core.decide import decide
 from windlass.scheduling.core.learned import Learned
-from windlass.scheduling.core.types import Cause, Decisions, Resize, Running, Snapshot, Start, Stop, Waiting
+from windlass.scheduling.core.types import (
+    Cause,
+    Decisions,
+    Reservation,
+    Resize,
+    Running,
+    Snapshot,
+    Start,
+    Stop,
+    Waiting,
+)
 from windlass.scheduling.rules import Rules
 from windlass.scheduling.usage import commit_usage, decide_usage, load_usage
 
@@ -49,6 +59,7 @@ class Scheduler:
         self._look_at = 0.0
         self._learn_at = 0.0
         self._usage_at = 0.0
+        self._reserved: Sequence[Reservation] = ()  # by the last pass
         self._grows_since: Mapping[tuple[str, float], float] = {}  # by run and its start, since there is room for more
 
     def decide(self, now: float, living: LivingBook | None = None) -> Verdict:
@@ -67,12 +78,13 @@ class Scheduler:
         if not has_work:
             return Verdict()
         decisions = decide(snapshot, self._rules.policy, now)
+        self._reserved = decisions.reservations
         self._grows_since = decide_growth(snapshot, decisions, self._grows_since, now)
         found = decide_giving_way(snapshot, decisions, self._grows_since, now)
         return Verdict(starts=decisions.starts, giving_way=found)
 
     def _load(self, tx: Connection, living: Living, now: float) -> Snapshot:
-        snapshot = self._book.load(tx, living, now=now, learned=self._learned)
+        snapshot = self._book.load(tx, living, now=now, learned=self._learned, reserved=self._reserved)
         if now >= self._learn_at and self._rules.policy.rank is index.rank:
             going = [index.lasted(run, now) for run in snapshot.running]
             going += [index.lasted(run, now) for run in snapshot.waiting if run.served]

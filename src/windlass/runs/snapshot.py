@@ -26,6 +26,7 @@ from windlass.scheduling.core.types import (
     Health,
     NodeState,
     Project,
+    Reservation,
     Running,
     Snapshot,
     Waiting,
@@ -61,8 +62,10 @@ class SnapshotBook:
         self._waiting: dict[str, tuple[int, RunRecord, Waiting]] = {}
         self._types: Mapping[str, str] = {}
 
-    def load(self, tx: Connection, living: Living, *, now: float, learned: Any = None) -> Snapshot:
-        """`living`: of all controllers."""
+    def load(
+        self, tx: Connection, living: Living, *, now: float, learned: Any = None, reserved: Sequence[Reservation] = ()
+    ) -> Snapshot:
+        """`living`: of all controllers. `reserved`: what the last pass kept."""
         engines = load_engines(tx)
         types = {name: state.type for name, state in engines.items()}
         away = {name for name, state in engines.items() if state.unreachable_since is not None}
@@ -81,6 +84,7 @@ class SnapshotBook:
             waiting=tuple(due),
             projects=tuple(projects_of(self._rules, usage)),
             learned=learned,
+            reserved=tuple(reserved),
         )
 
     def _refresh(self, tx: Connection) -> None:

@@ -99,14 +99,15 @@ def entitlement(claim: Claim, victim: Victim, policy: Policy, shares: Shares | N
             return Cause.ORDER
         # A gang that its project is owed has the small ones of its own stopped too, where they are in its way among
         # others: they come back elsewhere, since their project is owed that as well.
-        return Cause.SHARE if claim.account is not None and 2 * victim.part <= claim.part else None
+        return Cause.SHARE if claim.account is not None and 2 * victim.part <= claim.part and run.has_saved else None
     if claim.is_covered != victim.is_covered:
         return Cause.RECLAIM if claim.is_covered else None
     if claim.priority != run.priority:
         return Cause.PRIORITY if claim.priority > run.priority else None
     if shares is None or claim.account is None or victim.account is None or victim.is_covered:
         return None
-    return Cause.SHARE if shares.gives_way(victim.account, claim.account, victim.part) else None
+    # All that one without a checkpoint has done would be lost: a share can wait until it ends.
+    return Cause.SHARE if run.has_saved and shares.gives_way(victim.account, claim.account, victim.part) else None
 
 
 def is_displaced(rank: float, victim: Victim, policy: Policy) -> bool:

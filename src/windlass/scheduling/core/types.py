@@ -102,6 +102,11 @@ class Running:
     grow_every_s: float | None = None
 
     @property
+    def has_saved(self) -> bool:
+        """Whether only a part of its work is lost when it is stopped, if any."""
+        return self.saves_on_notice or self.saved_at is not None
+
+    @property
     def waited_s(self) -> float:
         return self.started_at - self.queued_at if self.queued_at is not None else 0.0
 

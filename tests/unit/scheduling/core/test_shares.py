@@ -32,6 +32,8 @@ def test_one_with_too_little_displaces_runs_of_those_with_too_much() -> None:
     here = snapshot([waiting("w", project="b")], [node("a")], running=crowd("a"))
     assert stopped(here) == [("r0", "w", Cause.SHARE)]
     assert stopped(here, preempts_for_shares=False) == []
+    unsaved = [replace(run, saved_at=None) for run in crowd("a")]  # all that they did would be lost
+    assert stopped(replace(here, running=tuple(unsaved))) == []
 
 
 def test_nobody_is_displaced_who_has_no_more_than_is_due() -> None:

@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import tarfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,11 @@ from typing import Any
 import pytest
 from httpx import Client, Response
 
-from windlass.core.resources import Node
+from windlass.core.resources import Node, NodeShare, Placement
 from windlass.db.database import Database, sqlite_url
+from windlass.runs.store import insert_attempts, load_runs_in
+from windlass.runs.tables import runs
+from windlass.runs.types import RunState
 from windlass.scheduling.nodes import commit_nodes
 from windlass.server.compose import compose
 from windlass.server.homefolder import prepare
@@ -212,6 +216,37 @@ def test_a_node_is_set_aside_and_given_back(api: Client, database_url: str) -> N
     assert back == done
     assert api.get("/api/cluster").json()["set_aside"] == []
     error_of(api.post("/api/cluster/give-back", json={"node": "n", "engine": "x"}), 409, "conflict")
+
+
+def test_the_queue_is_shown_in_its_order_with_reasons(api: Client, database_url: str) -> None:
+    assert api.get("/api/queue").json() == {"total": 0, "entries": [], "projects": []}
+    db = Database(database_url)
+    with db.write() as tx:
+        commit_nodes(tx, "fake", [Node(engine="fake", name="n", cpus=4, memory_bytes=10**9)], now=1.0)
+    large = submit(api, resources={"cpus": 4})
+    with db.write() as tx:
+        insert_attempts(tx, [(run, _on_n(cpus=3)) for run in load_runs_in(tx, [RunState.QUEUED])], now=time.time())
+        tx.execute(runs.update().values(state="running", attempt_count=1))
+    db.close()
+    waits = submit(api, resources={"cpus": 4}, name="waits", project="vision")
+    urgent = submit(api, resources={"cpus": 2}, name="urgent", project="nlp", priority="high")
+    view = api.get("/api/queue").json()
+    assert [(entry["position"], entry["run_id"]) for entry in view["entries"]] == [(1, urgent["id"]), (2, waits["id"])]
+    assert [entry["wants"] for entry in view["entries"]] == ["2 CPU", "4 CPU"]
+    assert view["entries"][0]["reason"] == "next in line for 2 CPU"
+    assert [share["name"] for share in view["projects"]] == ["default", "nlp", "vision"]
+    assert [share["share"] for share in view["projects"]] == [0.75, 0, 0]
+    assert [each["name"] for each in api.get("/api/queue?project=vision").json()["entries"]] == ["waits"]
+    why = api.get(f"/api/runs/{waits['id']}/why").json()
+    assert (why["position"], why["queued"], why["start"]) == (2, 2, None)  # of how long runs last nothing is known
+    assert why["summary"].startswith(
+        f"waits for 4 CPU: project default holds 3 CPU, its run gpt-small ({large['id']}) "
+    )
+    assert why["summary"].endswith("; 1 run is ahead of it")
+
+
+def _on_n(*, cpus: float) -> Placement:
+    return Placement(engine="fake", shares=(NodeShare(node="n", cpus=cpus, memory_bytes=0),))
 
 
 def test_every_problem_of_a_spec_is_told(checking_api: Client) -> None:

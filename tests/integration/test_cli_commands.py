@@ -150,6 +150,7 @@ def test_cancelling_several_does_what_it_can(cli: Cli) -> None:
 def test_cluster_doctor_and_version(cli: Cli) -> None:
     assert cli.json("cluster")["nodes"][0]["cpus"] > 0
     assert "running" in cli("cluster").stdout
+    assert cli.json("queue")["entries"] == []
     name = cli.json("nodes", "ls")["nodes"][0]["name"]
     assert "set aside for" in cli("nodes", "set-aside", name, "--for", "2h", "--reason", "a new fan").stdout
     assert "a new fan" in cli("cluster").stdout

@@ -44,6 +44,7 @@ _RUNS = {
     "show": "show",
     "logs": "logs",
     "watch": "watch",
+    "queue": "queue",
     "why": "control",
     "cancel": "control",
     "resume": "control",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+import time
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +12,9 @@ from windlass.cli import keys, options
 from windlass.cli.connection import open_client
 from windlass.cli.terminal import next_steps, paint_for, say, say_json
 from windlass.core.errors import InvalidInput, WindlassError
+
+if TYPE_CHECKING:
+    from windlass.wire.runs import Why
 
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Follow it, as `run` does.")]
 
@@ -102,8 +106,21 @@ def why(ctx: typer.Context, run: options.RunRef, json: options.Json = False) -> 
         return
     paint = paint_for(sys.stdout)
     say(f"{paint(reason.run_id, 'bold')}  {paint.state(reason.state)}  {reason.summary}")
+    if outlook := _outlook(reason):
+        say(f"  {paint(outlook, 'cyan')}")
     for detail in reason.details:
         say(f"  {detail}")
+    next_steps(f"windlass show {reason.run_id}", *(["windlass queue"] if reason.position else []), "windlass cluster")
+
+
+def _outlook(reason: Why) -> str:
+    """`starts in about 25 min (10 to 70 min); 3rd of 12 in the queue`."""
+    from windlass.cli.estimate import describe_start
+
+    said = []
+    if reason.start is not None:
+        said.append(describe_start(reason.start, time.time()))
     if reason.position is not None:
-        say(f"  place in the queue: {reason.position}")
-    next_steps(f"windlass show {reason.run_id}", "windlass cluster")
+        of = f" of {reason.queued:,}" if reason.queued is not None else ""
+        said.append(f"place in the queue: {reason.position:,}{of}")
+    return "; ".join(said)

@@ -167,7 +167,7 @@ def _numbers(node: NodeView) -> list[str]:
     kind = node.gpu_type or "GPU"
     return [
         f"{node.gpus_used}/{node.gpus} {kind}" if node.gpus else "",
-        f"{node.cpus_used:.4g}/{node.cpus:g} CPU",
+        f"{node.cpus_used:.3g}/{node.cpus:.4g} CPU",
         _of(node.memory_used_bytes, node.memory_bytes),
     ]
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from windlass.client.submission import Secrets, Submission
     from windlass.wire.checks import CheckView
     from windlass.wire.cluster import AsideView, ClusterView, Health, Info
+    from windlass.wire.queue import QueueView
     from windlass.wire.runs import RunSummary
     from windlass.wire.spec import RunSpec
 
@@ -166,6 +167,12 @@ class Client:
         from windlass.wire.cluster import ClusterView
 
         return ClusterView.model_validate(self.transport.get("/api/cluster"))
+
+    def queue(self, *, project: str | None = None, limit: int = 500) -> QueueView:
+        """The runs that wait, in the order in which they would be served, and what projects have."""
+        from windlass.wire.queue import QueueView
+
+        return QueueView.model_validate(self.transport.get("/api/queue", {"project": project, "limit": limit}))
 
     def set_aside(
         self, node: str, *, engine: str | None = None, for_s: float | None = None, reason: str = ""

@@ -64,3 +64,18 @@ def format_duration(seconds: float) -> str:
         return f"{hours}h{minutes:02d}m"
     days, hours = divmod(hours, 24)
     return f"{days}d{hours:02d}h"
+
+
+def format_roughly(seconds: float) -> str:
+    """As people say it: `20 s`, `40 min`, `3 h`, `2 days`."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    if seconds < 90 * 60:
+        return f"{round(seconds / 60)} min"
+    if seconds < 36 * 3600:
+        return f"{_one_digit(seconds / 3600)} h"
+    return f"{_one_digit(seconds / 86_400)} days"
+
+
+def _one_digit(value: float) -> str:
+    return f"{value:.0f}" if value >= 9.95 else f"{value:.1f}".removesuffix(".0")

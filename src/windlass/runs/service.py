@@ -19,8 +19,9 @@ from windlass.core.exits import Exit, ExitReason
 from windlass.core.names import nearest, unknown
 from windlass.db.database import Database
 from windlass.runs import store, views
+from windlass.runs.cluster import view_aside, view_cluster
 from windlass.runs.logs import LogQuery, load_log_dirs, read_logs
-from windlass.runs.queue import explain_run, view_aside, view_cluster
+from windlass.runs.queue import QueueDesk
 from windlass.runs.records import AttemptRecord, RunHead, RunRecord, exit_to_json
 from windlass.runs.sealing import Seal
 from windlass.runs.submission import (
@@ -32,10 +33,11 @@ from windlass.runs.submission import (
     request_digest,
 )
 from windlass.runs.types import EventKind, RunState
-from windlass.scheduling.access import EngineAccess
+from windlass.runs.why import explain_run
 from windlass.scheduling.aside import commit_aside, commit_back, find_node, load_last_aside
 from windlass.scheduling.engines import load_engines
 from windlass.scheduling.nodes import load_kinds
+from windlass.scheduling.rules import Rules
 from windlass.scheduling.types import Aside, NodeKind
 from windlass.tenancy.prices import PriceBook
 from windlass.tracking.store import ingest, load_position, load_progress, load_series, load_summaries, lock
@@ -43,6 +45,7 @@ from windlass.tracking.storedlogs import StoredLogs
 from windlass.wire import runs as wire
 from windlass.wire.checkpoints import CheckpointSpec
 from windlass.wire.cluster import AsideRequest, AsideView, ClusterView, NodeRef
+from windlass.wire.queue import QueueView
 from windlass.wire.spec import RunSpec, parse_spec
 
 _TRIES = 20  # of a write that somebody else's write got in front of
@@ -59,7 +62,7 @@ class RunService:
         prices: PriceBook,
         runs_dir: Path | None,
         nudge: Callable[[], None],
-        access: EngineAccess | None = None,
+        rules: Rules | None = None,
         project_checkpoints: Mapping[str, CheckpointSpec] | None = None,
     ) -> None:
         self._db = db
@@ -69,7 +72,9 @@ class RunService:
         self._clock = clock
         self._prices = prices
         self._runs_dir = runs_dir
-        self._access = access or EngineAccess()
+        self._rules = rules or Rules()
+        self._access = self._rules.access
+        self._queue = QueueDesk(self._rules)
         self._project_checkpoints = project_checkpoints or {}
         self._nudge = nudge  # tells a controller in this process, if there is one, that there is something to do
 
@@ -221,7 +226,11 @@ class RunService:
 
     def why(self, ref: str) -> wire.Why:
         with self._db.read() as tx:
-            return explain_run(tx, self._resolve(tx, ref), self._access, now=self._clock.now())
+            return explain_run(tx, self._resolve(tx, ref), self._queue, now=self._clock.now())
+
+    def queue(self, *, project: str | None, limit: int) -> QueueView:
+        with self._db.read() as tx:
+            return self._queue.view(tx, project=project, limit=limit, now=self._clock.now())
 
     def cluster(self) -> ClusterView:
         with self._db.read() as tx:

@@ -18,6 +18,10 @@ _LARGEST = sys.float_info.max
 _PRIORITY_NAMES = {priority.rank: priority.value for priority in Priority}
 
 
+def priority_name(rank: int) -> str:
+    return _PRIORITY_NAMES.get(rank, str(rank))
+
+
 def summary_view(
     run: RunHead, live: AttemptRecord | None, progress: ProgressMark | None, prices: PriceBook, *, now: float
 ) -> wire.RunSummary:
@@ -134,13 +138,14 @@ def _summary(
         "user": run.user,
         "state": run.state,
         "cancelling": run.cancelling,
-        "priority": _PRIORITY_NAMES.get(run.priority, str(run.priority)),
+        "priority": priority_name(run.priority),
         "tags": dict(run.tags),
         "submitted_at": run.submitted_at,
         "started_at": run.started_at,
         "ended_at": run.ended_at,
         "duration_s": None if duration_s is None else max(0.0, duration_s),
         "attempts": run.attempt_count,
+        "preemptions": run.preemptions,
         "retry_at": run.retry_at if run.state is RunState.RECOVERING else None,
         "unknown_since": live.unknown_since if live and run.state.is_live else None,
         "exit": exit_view(run.exit),

@@ -28,7 +28,6 @@ from windlass.nodes.book import DatabaseNodeBook
 from windlass.nodes.service import NodeService
 from windlass.runs.sealing import Seal
 from windlass.runs.service import RunService
-from windlass.scheduling.rules import Rules
 from windlass.server import engines as configured
 from windlass.server.homefolder import load_token
 from windlass.server.retention import Retention
@@ -69,7 +68,7 @@ def compose(settings: Settings, *, open_engines: OpenEngines | None = None, cloc
             clock,
             lease,
             prices=settings.prices,
-            rules=Rules(access=settings.engine_access),
+            rules=settings.rules,
             archivist=archivist,
         )
 
@@ -98,7 +97,7 @@ def compose(settings: Settings, *, open_engines: OpenEngines | None = None, cloc
         prices=settings.prices,
         runs_dir=settings.home / "runs",
         nudge=nudge,
-        access=settings.engine_access,
+        rules=settings.rules,
         project_checkpoints=settings.project_checkpoints,
     )
     services = Services(

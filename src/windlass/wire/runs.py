@@ -119,6 +119,7 @@ class RunSummary(Wire):
     ended_at: float | None
     duration_s: float | None = Field(description="from first start to end or now")
     attempts: int
+    preemptions: int = Field(0, description="how often it was stopped to make room for other runs")
     retry_at: float | None = None
     unknown_since: float | None = Field(None, description="its engine cannot be asked: the state is the last known one")
     exit: ExitView | None
@@ -234,9 +235,20 @@ class MetricsView(Wire):
     series: list[MetricSeries]
 
 
+class StartEstimate(Wire):
+    """When a run that waits will start: of ten times once sooner than `earliest` and once later than `latest`. Null:
+    later than the estimate looks."""
+
+    earliest: float | None
+    likely: float | None
+    latest: float | None
+
+
 class Why(Wire):
     run_id: str
     state: str
     summary: str
     details: list[str]
     position: int | None = Field(None, description="place in the queue, from 1")
+    queued: int | None = Field(None, description="how many wait with it")
+    start: StartEstimate | None = None

@@ -16,7 +16,6 @@ from windlass.scheduling.aside import (
     load_aside,
     load_last_aside,
 )
-from windlass.scheduling.explain import explain_waiting
 from windlass.scheduling.place import decide_placements
 from windlass.scheduling.types import Aside, ClusterSnapshot, WaitingRun
 
@@ -82,15 +81,6 @@ def test_a_node_set_aside_by_hand_is_never_used_and_holds_up_nobody_else() -> No
     waits = cluster("ab", aside={"a": DRAINED})
     assert placed(waits) == ""
     assert placed(waits, "behind") == "b"
-
-
-def test_why_names_the_node_its_trouble_and_until_when() -> None:
-    found = explain_waiting(cluster("abc", held="b", aside={"a": BROKEN}), "r")
-    assert found is not None
-    assert "node a is set aside until 1970-01-01 00:30 UTC: uncorrectable ECC error" in found.details
-    drained = explain_waiting(cluster("ab", aside={"a": DRAINED}), "r")
-    assert drained is not None
-    assert "node a is set aside until somebody gives it back: new memory" in drained.details
 
 
 def test_each_time_in_a_row_is_twice_as_long_up_to_a_day() -> None:

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from tests.unit.scheduling.test_place import node, snapshot, waiting
 from windlass.core.resources import Node, NodeShare, Placement, Resources
-from windlass.scheduling.explain import explain_waiting
 from windlass.scheduling.place import decide_placements
 from windlass.scheduling.types import Aside, WaitingRun
 
@@ -56,10 +55,3 @@ def test_it_would_rather_be_smaller_than_on_a_node_that_is_set_aside() -> None:
 def test_those_behind_it_get_what_it_leaves() -> None:
     other = waiting("o", Resources(cpus=8), queued_at=1)
     assert places(elastic(most=2), other, there=nodes(3)) == {"e": ["local-0", "local-1"], "o": ["local-2"]}
-
-
-def test_what_it_waits_for_is_told() -> None:
-    found = explain_waiting(snapshot(elastic(least=2), nodes=nodes(1)), "e")
-    assert found is not None
-    assert found.summary == "waits for 2 nodes of 8 CPU: not free now"
-    assert found.details[0] == "it begins with 2 of them or more, and takes up to 4"

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windlass.core.resources import Node, NodeShare, Placement, Resources
-from windlass.scheduling.explain import explain_waiting
 from windlass.scheduling.place import FreeNode, decide_placements, free_nodes, in_order, kinds_of, why_never
 from windlass.scheduling.types import ClusterSnapshot, PlacementDecision, WaitingRun
 
@@ -100,40 +99,6 @@ def test_what_can_never_fit_is_told_with_what_there_is() -> None:
 def test_why_never_ignores_what_is_held_now() -> None:
     """An idle cluster is what counts: a busy node will be free one day."""
     assert why_never(Resources(cpus=8), kinds_of([node()])) is None
-
-
-def test_a_run_that_waits_learns_for_what() -> None:
-    held = {"r-1": Placement(engine="local", shares=(NodeShare(node="a", cpus=6, memory_bytes=0),))}
-    runs = (waiting("first", Resources(cpus=4), queued_at=1), waiting("second", Resources(cpus=4), queued_at=2))
-    shot = snapshot(*runs, nodes=(node(),), held=held)
-    first, second = explain_waiting(shot, "first"), explain_waiting(shot, "second")
-    assert first is not None
-    assert second is not None
-    assert first.summary == "waits for 4 CPU: not free now"
-    assert first.details == ("node a lacks 4 CPU (2 of 8 free)", "r-1 holds 6 CPU")
-    assert second.summary == "waits for 4 CPU: not free now; 1 run is ahead of it"
-    assert (first.position, second.position) == (1, 2)
-
-
-def test_a_run_that_would_fit_waits_its_turn() -> None:
-    runs = (waiting("big", Resources(nodes=2), queued_at=1), waiting("small", queued_at=2))
-    explained = explain_waiting(snapshot(*runs, nodes=(node(),)), "small")
-    assert explained is not None
-    assert explained.summary == "waits its turn: 1 run is ahead, first name-big (big)"
-
-
-def test_without_nodes_a_run_waits_for_an_engine() -> None:
-    explained = explain_waiting(snapshot(waiting("x"), nodes=()), "x")
-    assert explained is not None
-    assert explained.summary == "waits for an engine: no nodes are known yet"
-
-
-def test_a_run_that_fits_is_about_to_start_and_an_unknown_one_is_not_explained() -> None:
-    shot = snapshot(waiting("x"), nodes=(node(),))
-    explained = explain_waiting(shot, "x")
-    assert explained is not None
-    assert explained.summary == "is about to start"
-    assert explain_waiting(shot, "y") is None
 
 
 requests = st.builds(
@@ -268,22 +233,6 @@ def test_what_fits_an_idle_cluster_is_placed_and_the_rest_has_a_reason(
 ) -> None:
     placed = decide_placements(ClusterSnapshot(nodes=cluster, held={}, waiting=(waiting("r", wanted),)))
     assert bool(placed) == (why_never(wanted, kinds_of(cluster)) is None)
-
-
-@given(clusters, queues)
-def test_every_run_that_waits_has_an_explanation(cluster: tuple[Node, ...], queue: tuple[WaitingRun, ...]) -> None:
-    shot, decisions = fill(cluster, queue)
-    held = dict(shot.held) | {decision.run_id: decision.placement for decision in decisions}
-    left = tuple(run for run in shot.waiting if run.run_id not in held)
-    after = ClusterSnapshot(nodes=cluster, held=held, waiting=left)
-    positions = []
-    for run in left:
-        explained = explain_waiting(after, run.run_id)
-        assert explained is not None
-        assert explained.summary != "is about to start"
-        positions.append(explained.position)
-    assert sorted(positions) == list(range(1, len(left) + 1))
-    assert all(free.cpus > -1e-6 for free in free_nodes(after))
 
 
 def test_a_run_that_waits_for_one_engine_keeps_only_that_one() -> None:

@@ -88,6 +88,8 @@ class Learned:
         self._odds: dict[Kind, list[float]] = {}
         self._tables: dict[Kind, list[float]] = {}
         self._kinds: dict[tuple[float, str, str], list[float]] = {}
+        # By identity of wants, project and user: these wants, and the rank of runs that have not begun.
+        self.fresh: dict[tuple[int, str, str], tuple[object, float]] = {}
         self._worn: dict[tuple[float, str, str], list[float]] = {}
 
     def rank(self, gpus: float, project: str, user: str, seconds: float) -> float:

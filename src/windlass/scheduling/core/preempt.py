@@ -19,7 +19,7 @@ from windlass.scheduling.core.types import Cause, Policy, Running, size
 MOST_DOUBLINGS = 10
 LITTLE = 0.05  # of its time a run that is stopped again and again loses by coming back
 MOST_TRIED = 10  # victims on one node: beyond that, a good set will do
-BUDGET = 2000  # looks at nodes in one pass: what is not found by then is looked for in the next
+BUDGET = 1000  # looks at nodes in one pass: what is not found by then is looked for in the next
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +216,7 @@ class Victims:
                 search.look(place)
         for count, victim in enumerate(self.entitled(claim)):
             # A gang may make room on all the nodes that are missing at once. Now and then is often enough to look.
-            may_end = count % 8 == 0 and len(search.costs) >= missing
+            may_end = (count < 8 or count % 8 == 0) and len(search.costs) >= missing
             if may_end and search.is_settled(missing, victim.lost / missing):
                 break
             search.allowed.add(victim)

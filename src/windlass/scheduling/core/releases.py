@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
-from windlass.scheduling.core.index import lasted
 from windlass.scheduling.core.learned import Learned
 from windlass.scheduling.core.pool import Pool, Room, milli
 from windlass.scheduling.core.shapes import Form
-from windlass.scheduling.core.types import Running
+from windlass.scheduling.core.types import Running, size
 
 SHORTEST_S = 60.0  # one that has just started is not thought to end sooner
 
@@ -35,9 +34,9 @@ def expected_end(run: Running, now: float, grace_s: float, learned: Any = None) 
     if run.ends_at is not None:
         return max(run.ends_at, now + 1.0)
     if isinstance(learned, Learned):
-        so_far = lasted(run, now)
-        left_s = learned.lasts(so_far.gpus, so_far.project, so_far.user, so_far.seconds, 0.5) - so_far.seconds
-        return now + max(SHORTEST_S, left_s)
+        gpus = size(run.want) * len(run.placement.shares) or 1.0
+        lasted_s = run.attained(now) / gpus
+        return now + max(SHORTEST_S, learned.lasts(gpus, run.project, run.user, lasted_s, 0.5) - lasted_s)
     return now + max(SHORTEST_S, now - run.started_at)
 
 
@@ -57,6 +56,7 @@ class Releases:
             changes.sort()
         self.soon_at = {place for place, changes in self._changes.items() if changes[0].at <= self.soon}
         self._soon_order = sorted(self.soon_at)
+        self._soon_gpus = list(self._soon_order)  # those that may have GPUs then
         self.promised_at: set[int] = set()  # where something was promised
         self._coming_soon: dict[int, Room] = {}  # known already
         # Within a pass the room on a node only becomes less, but where somebody more is stopped.
@@ -94,8 +94,7 @@ class Releases:
             if place not in self.soon_at:
                 self.soon_at.add(place)
                 insort(self._soon_order, place)
-            self._coming_soon.pop(place, None)
-            self._most_soon.pop(place, None)
+            self._look_again(place)
 
     def promise(self, place: int, at: float, gpus: int, cpus: int, memory: int) -> Change:
         """So much of what comes back is not for others from then on."""
@@ -108,8 +107,16 @@ class Releases:
     def take_back(self, place: int, promised: Change) -> None:
         """It is for anybody again."""
         self._changes[place].remove(promised)
+        self._look_again(place)
+
+    def _look_again(self, place: int) -> None:
+        """There may be more room than was seen."""
         self._coming_soon.pop(place, None)
         self._most_soon.pop(place, None)
+        if place in self.soon_at:
+            at = bisect_left(self._soon_gpus, place)
+            if at == len(self._soon_gpus) or self._soon_gpus[at] != place:
+                self._soon_gpus.insert(at, place)
 
     def when(self, place: int, form: Form) -> float | None:
         """From when on a node has room for one share, if ever."""
@@ -151,6 +158,10 @@ class Releases:
             gpus -= change.gpus if change.shared < 0 else 0
         return found if gpus > 0 else []
 
+    @property
+    def has_shared(self) -> bool:
+        return bool(self._shared)
+
     def _comes_back(self, place: int, gpu: int) -> bool:
         """Not if somebody starts on a part of it now."""
         return sum(part for _, part in self._shared[place, gpu].values()) >= self._pool.shared(place, gpu)
@@ -185,13 +196,22 @@ class Releases:
                 least = (min(least[0], gpus), min(least[1], cpus), min(least[2], memory))
         return least if least is not None else (gpus, cpus, memory)
 
+    def _places_soon(self, gpus: int) -> list[int]:
+        """Without those that have no GPU left, where one is wanted."""
+        if not gpus:
+            return self._soon_order
+        order, most = self._soon_gpus, self._most_soon
+        while order and (room := most.get(order[0])) is not None and room[0] <= 0:
+            del order[0]
+        return order
+
     def fitting_soon(self, form: Form, kinds: Collection[int]) -> list[int]:
         """As many places as a gang needs, if there are: first those that have room for a share once those that were
         warned are gone, then those that have it now."""
         kind_at, most, count = self._pool.kind_at, self._most_soon, form.nodes
         gpus, cpus, memory = form.gpus, form.cpus, form.memory
         found: list[int] = []
-        for place in self._soon_order:
+        for place in self._places_soon(gpus):
             room = most.get(place)
             if (room is not None and room[0] < gpus) or kind_at[place] not in kinds:
                 continue

@@ -73,19 +73,15 @@ class Keeper:
         pool, releases = self._pool, self._releases
         kept = Kept(run_id, at, form, list(places))
         for place in places:
-            need = (form.gpus, form.cpus, form.memory)
-            room = pool.room(place)
-            back = releases.coming(place, at)
+            free, back = pool.room(place), releases.coming(place, at)
             # A node may hold more than it has, beside the load of others: there is nothing to hide then.
-            hide = [
-                min(max(0, part - max(0, more)), max(0, free))
-                for part, more, free in zip(need, back, room, strict=True)
-            ]
-            gpus, cpus, memory = (free - part for free, part in zip(room, hide, strict=True))
-            shared = releases.shared_until(place, at, need[0] - hide[0])
-            kept.hidden.append(pool.hide(place, gpus, cpus, memory, shared))
-            promised = (part - away for part, away in zip(need, hide, strict=True))
-            kept.promised.append(releases.promise(place, at, *promised))
+            gpus = min(max(0, form.gpus - max(0, back[0])), max(0, free[0]))
+            cpus = min(max(0, form.cpus - max(0, back[1])), max(0, free[1]))
+            memory = min(max(0, form.memory - max(0, back[2])), max(0, free[2]))
+            shared = releases.shared_until(place, at, form.gpus - gpus) if releases.has_shared else ()
+            kept.hidden.append(pool.hide(place, free[0] - gpus, free[1] - cpus, free[2] - memory, shared))
+            promised = releases.promise(place, at, form.gpus - gpus, form.cpus - cpus, form.memory - memory)
+            kept.promised.append(promised)
         self.kept.append(kept)
         return kept
 

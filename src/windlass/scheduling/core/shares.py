@@ -18,6 +18,7 @@ class Shares:
         self._accounts = accounts
         self._weights: dict[Account, float] = {}  # of all that want something, by who is above them
         self._due: dict[Account, float] = {}  # as far as it was asked for
+        self._spare: dict[Account, dict[Account, float]] = {}  # what one has too much, as far as another is concerned
         self._lost: dict[Account, float] = {}  # with those that are stopped
         for each in {each for leaf in wanting for each in leaf.path[:-1]}:
             assert each.parent is not None
@@ -41,11 +42,25 @@ class Shares:
 
     def gives_way(self, victim: Account, claimant: Account, share: float) -> bool:
         """Whether a project has no less than is due to it without so much: at the level where the two part."""
+        spare = self._spare.get(victim)
+        if spare is None:
+            spare = self._spare[victim] = {}
+        found = spare.get(claimant)
+        if found is None:
+            found = spare[claimant] = self._spare_of(victim, claimant)
+        return share <= found
+
+    def _spare_of(self, victim: Account, claimant: Account) -> float:
         each, above = victim, claimant.path
         while each.parent is not None and each.parent not in above:
             each = each.parent
-        return each not in above and self.held(each) - share >= self.due(each) - _EPSILON
+        return -1.0 if each in above else self.held(each) - self.due(each) + _EPSILON
 
     def lose(self, account: Account, share: float) -> None:
+        """What has been asked for is told again only where somebody loses something: starts bring more, if anything."""
         for each in account.path[:-1]:
             self._lost[each] = self._lost.get(each, 0.0) + share
+        if account.parent is self._accounts.root:
+            self._spare.pop(account, None)
+        else:
+            self._spare.clear()

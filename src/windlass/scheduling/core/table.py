@@ -53,6 +53,7 @@ class Table:
         self._lent_in_vain: set[tuple[object, ...]] = set()
         self.kept_before = self._kept_before()
         # By project and run: what is kept since the last pass, until its turn comes.
+        self._kept: set[str] = set()  # for whom something is kept in this pass
         self.carried: dict[Account, dict[str, tuple[Waiting, Kept]]] = {}
         self._settle_running()
 
@@ -299,6 +300,7 @@ class Table:
         """What it has soon counts as had. What it has later does not: its project would wait for it with less."""
         if at <= self.releases.soon:
             self.charge(account, run.user, form.want, form.nodes, types=self.types_at(places, form.want))
+        self._kept.add(run.run_id)
         return self.keeper.keep(run.run_id, form, places, at)
 
     def sacrifice(self, claim: Claim, sacrifice: Sacrifice) -> None:
@@ -346,7 +348,7 @@ class Table:
         found = []
         for run in runs:
             shape, account = self.shape(run), self.accounts.of(run.project)
-            if run.run_id in self.starts or run.run_id in self.carried.get(account, ()):
+            if run.run_id in self.starts or run.run_id in self._kept:
                 continue
             again = self._find_before(run, self.allowed(run, shape, account, covered_only=covered_only))
             if again is not None:
@@ -372,6 +374,7 @@ class Table:
         if run is None or kept is None:
             return False
         self.keeper.let_go(kept)
+        self._kept.discard(run_id)
         if kept.at > self.releases.soon:
             return True
         types = self.types_at(kept.places, kept.form.want)

@@ -25,6 +25,7 @@ def test_step_by_step_it_decides_what_is_decided_from_scratch(world: World, data
             board.set_nodes(world.nodes)
         world.step(data.draw(st.sampled_from([0.0, 50.0, 1000.0])))
         _tell(board, world)
+        board.reserved = world.reserved
         assert board.decide(world.policy, world.now) == decide(world.snapshot, world.policy, world.now)
 
 

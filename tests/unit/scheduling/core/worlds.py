@@ -111,6 +111,7 @@ def check(snapshot: Snapshot, policy: Policy, now: float, found: Decisions) -> N
     running = {run.run_id: run for run in snapshot.running}
     assert len({start.run_id for start in found.starts}) == len(found.starts)
     assert {start.run_id for start in found.starts} <= waiting.keys()
+    assert len({kept.run_id for kept in found.reservations}) == len(found.reservations)
     placements = [(start.placement, start.want) for start in found.starts]
     nodes = {(node.engine, node.name): node for node in snapshot.nodes}
     for start in found.starts:

@@ -1,6 +1,7 @@
 """The agent's commands. Those of one machine leave their starter at once: what they do must not depend on its life.
 
-Each loads what it needs and no more, and `relay` not even the parser: users wait for the first line of their script.
+Each loads what it needs and no more, `relay` and `step` not even the parser: users wait for the first line of their
+script.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ def start(arguments: Sequence[str]) -> Step | None:
     if arguments and arguments[0] == "relay":
         _relay(arguments[1:])
         return None
+    if len(arguments) == 2 and arguments[0] == "step" and not arguments[1].startswith("-"):
+        from . import step
+
+        return step.start(arguments[1])
     options = _parser().parse_args(arguments)
     begin: Callable[[Any], Step | None] = options.begin
     return begin(options)

@@ -205,8 +205,12 @@ def put_request(record: Record, view: RunView) -> None:
     elif wanted.nodes > 1:
         asked.append(_nodes(wanted.nodes))
     asked += [f"{wanted.cpus:g} CPUs"] if wanted.cpus is not None else []
-    asked += [f"{wanted.gpus} {wanted.gpu_type or 'GPU'}"] if wanted.gpus else []
+    if wanted.gpus:
+        fewest = f"{wanted.min_gpus} to " if wanted.min_gpus else ""
+        asked.append(f"{fewest}{wanted.gpus:g} {' or '.join(wanted.gpu_type) or 'GPU'}")
     asked += [format_size(wanted.memory)] if wanted.memory else []
+    asked += [f"{key}={value}" for key, value in wanted.labels.items()]
+    asked += [] if wanted.spot else ["not on spot"]
     record.put("resources", ", ".join(asked))
     record.put("params", "  ".join(f"{name}={_short(value)}" for name, value in spec.params.items()))
     record.put("env", "  ".join(f"{name}={value}" for name, value in spec.env.items()))

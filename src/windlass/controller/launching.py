@@ -30,7 +30,7 @@ def render_launch(
 ) -> Launch:
     """`key`: a fresh secret that the attempt's supervisors share."""
     spec = run.spec
-    workers = workers_per_node(spec, run.argv)
+    workers = workers_per_node(spec, run.argv, gpus=len(attempt.placement.shares[0].gpu_indices))
     env = {
         "WINDLASS_PARAMS": params_json(spec.params),
         "WINDLASS_SEED": str(run.seed),

@@ -12,7 +12,8 @@ and the options, and optionally a hint that says what to do next. HTTP statuses 
     ├── Ambiguous             a short id matches several things
     ├── Conflict              the thing is in a state that forbids this
     │   ├── InvalidTransition a state change outside the table
-    │   └── IdempotencyMismatch  one key, two different requests
+    │   ├── IdempotencyMismatch  one key, two different requests
+    │   └── QueueFull         as many runs wait as may
     ├── Gone                  it was there and is over for good
     ├── Unauthorized          no valid token
     ├── Unavailable           a part that is needed is away; trying again may help
@@ -82,6 +83,10 @@ class InvalidTransition(Conflict):
 
 class IdempotencyMismatch(Conflict):
     code = "idempotency_mismatch"
+
+
+class QueueFull(Conflict):
+    code = "queue_full"
 
 
 class Gone(WindlassError):

@@ -60,6 +60,10 @@ class Node:
     memory_bytes: int
     gpus: int = 0
     gpu_type: str | None = None
+    labels: frozenset[str] = frozenset()  # `key=value`
+    topology: tuple[str, ...] = ()  # from the widest to the nearest: zone, rack, switch
+    price_per_hour: float = 0.0  # dollars; 0: not known
+    spot: bool = False  # can be taken away
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

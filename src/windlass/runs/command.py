@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
@@ -62,14 +63,16 @@ def _fill_command(command: str | list[str], spec: RunSpec, key: str) -> tuple[st
         raise InvalidSpec([f"`{key}`: {error} in {command!r}"]) from error
 
 
-def check_plan(spec: RunSpec, workers: int) -> None:
+def check_plan(spec: RunSpec, argv: tuple[str, ...]) -> None:
     """InvalidSpec if the run's processes cannot form the mesh of its plan, with the numbers that would. An elastic run
-    may be on any number of nodes of its range, so all of them must do."""
+    may be on any number of nodes of its range, and with any number of GPUs of theirs, so all of them must do."""
     if spec.plan is None or spec.plan == AUTO:
         return
-    plan, elastic = parse_plan(spec.plan), spec.elastic
-    counts = range(elastic.min_nodes, elastic.max_nodes + 1) if elastic else (spec.resources.nodes,)
-    for nodes in counts:
+    plan, elastic, resources = parse_plan(spec.plan), spec.elastic, spec.resources
+    counts = range(elastic.min_nodes, elastic.max_nodes + 1) if elastic else (resources.nodes,)
+    amounts = range(resources.min_gpus, int(resources.gpus) + 1) if resources.min_gpus else (resources.gpus,)
+    sizes = sorted({(nodes, workers_per_node(spec, argv, gpus=gpus)) for nodes in counts for gpus in amounts})
+    for nodes, workers in sizes:
         try:
             plan.sized(nodes * workers)
         except InvalidPlan as error:
@@ -77,6 +80,8 @@ def check_plan(spec: RunSpec, workers: int) -> None:
             if elastic:
                 hint += f"; an elastic run may be on {elastic.min_nodes} to {elastic.max_nodes} nodes"
                 hint += ": leave out `data`, and let each node hold whole copies of the model"
+            elif len(sizes) > 1:
+                hint += f"; a run with a range of GPUs may have {resources.min_gpus} to {resources.gpus:g} on a node"
             hint = f"{error.hint}; {hint}" if error.hint else hint
             raise InvalidSpec([f"`plan`: {error.message}"], hint=hint) from error
 
@@ -93,15 +98,17 @@ def is_self_launching(argv: tuple[str, ...]) -> bool:
     return False
 
 
-def workers_per_node(spec: RunSpec, argv: tuple[str, ...]) -> int:
-    """One process per GPU, unless the spec says otherwise or a shell line wants to be run just once."""
+def workers_per_node(spec: RunSpec, argv: tuple[str, ...], *, gpus: float | None = None) -> int:
+    """One process per GPU, unless the spec says otherwise or a shell line wants to be run just once. `gpus`: how many
+    it was given of a range; None: all."""
     if spec.roles:
         return sum(role.count for role in spec.roles.values()) // spec.resources.nodes
     if spec.nproc is not None:
         return spec.nproc
     if argv[:2] == ("/bin/sh", "-c") and not is_self_launching(argv):
         return 1
-    return max(1, spec.resources.gpus)
+    given = spec.resources.gpus if gpus is None or spec.resources.min_gpus is None else gpus
+    return max(1, int(given))
 
 
 def resolve_resources(spec: RunSpec, workers: int, nodes: list[Node]) -> Resources:
@@ -109,12 +116,24 @@ def resolve_resources(spec: RunSpec, workers: int, nodes: list[Node]) -> Resourc
     cpus = spec.resources.cpus
     if cpus is None:
         cpus = float(min([workers, *([max(node.cpus for node in nodes)] if nodes else [])]))
-    return Resources(
-        nodes=spec.resources.nodes,
-        cpus=cpus,
-        memory_bytes=spec.resources.memory or 0,
-        gpus=spec.resources.gpus,
-        gpu_type=spec.resources.gpu_type,
+    kept = Resources(nodes=spec.resources.nodes, cpus=cpus, memory_bytes=spec.resources.memory or 0)
+    return whole_request(kept, spec.model_dump(mode="json", include={"resources"}))
+
+
+def whole_request(kept: Resources, spec: Mapping[str, Any]) -> Resources:
+    """With what a run's spec, as it is stored, says beyond the columns of its row. Those are what servers of the
+    version before go by: the first of its types, all GPUs of a range, a whole one instead of a part."""
+    asked = spec.get("resources") or {}
+    types = asked.get("gpu_type")
+    several = tuple(types) if isinstance(types, list | tuple) else ()
+    return replace(
+        kept,
+        gpus=asked.get("gpus", kept.gpus),
+        gpu_type=several[0] if several else types,
+        gpu_types=several,
+        least_gpus=asked.get("min_gpus"),
+        labels=frozenset(f"{key}={value}" for key, value in (asked.get("labels") or {}).items()),
+        spot_ok=asked.get("spot", True),
     )
 
 

@@ -10,6 +10,7 @@ from sqlalchemy import Row
 
 from windlass.core.exits import Exit, ExitReason
 from windlass.core.resources import NodeShare, Placement, Resources
+from windlass.runs.command import whole_request
 from windlass.runs.retry import Ended, RetryPolicy
 from windlass.runs.types import AttemptState, RunState
 from windlass.wire.spec import RunSpec
@@ -139,6 +140,7 @@ def head_from_row(row: Row[Any]) -> RunHead:
 
 def run_from_row(row: Row[Any]) -> RunRecord:
     values = _head_values(dict(row._mapping))
+    values["resources"] = whole_request(values["resources"], values["spec"])
     return RunRecord(spec_data=values.pop("spec"), argv=tuple(values.pop("argv")), **values)
 
 

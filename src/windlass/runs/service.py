@@ -27,6 +27,7 @@ from windlass.runs.sealing import Seal
 from windlass.runs.submission import (
     changed_spec,
     check_engines,
+    check_queue,
     check_secrets,
     fill_checkpoint,
     new_run,
@@ -91,7 +92,10 @@ class RunService:
         now = self._clock.now()
         with self._db.read() as tx:
             kinds = self._kinds_for(tx, spec)
-        row = new_run(spec, kinds, code_digest=request.code_digest, origin=origin, user=user or origin["user"], now=now)
+        row = new_run(
+            spec, kinds, code_digest=request.code_digest, origin=origin, user=user or origin["user"], now=now,
+            rules=self._rules,
+        )  # fmt: skip
         row |= {"idempotency_key": idempotency_key, "request_digest": digest}
         try:
             self._insert(
@@ -151,7 +155,9 @@ class RunService:
         check_secrets(spec, secrets)
         with self._db.read() as tx:
             kinds = self._kinds_for(tx, spec)
-        row = new_run(spec, kinds, code_digest=original.code_digest, origin=original.origin, user=user, now=now)
+        row = new_run(
+            spec, kinds, code_digest=original.code_digest, origin=original.origin, user=user, now=now, rules=self._rules
+        )
         row |= {"clone_of": original.id, "seed": original.seed if spec.seed is None else spec.seed}
         self._insert(
             row, message=f"cloned from {original.id}", now=now, seal=lambda tx: self._seal.store(tx, row["id"], secrets)
@@ -309,6 +315,7 @@ class RunService:
 
     def _insert(self, row: dict[str, Any], *, message: str, now: float, seal: Callable[[Connection], None]) -> None:
         with self._db.write() as tx:
+            check_queue(tx, row, self._rules)
             store.insert_run(tx, row)
             store.record_event(tx, row["id"], EventKind.SUBMITTED, at=now, message=message)
             seal(tx)
@@ -346,9 +353,7 @@ class RunService:
         check_engines(spec, {*engines, *(kind.node.engine for kind in kinds)}, self._access)
         types = {name: state.type for name, state in engines.items()}
         gpus = spec.resources.gpus
-        allowed = self._access.of_run(
-            spec.project, spec.engine, image=spec.image, gpus=gpus if isinstance(gpus, float) else 0, types=types
-        )
+        allowed = self._access.of_run(spec.project, spec.engine, image=spec.image, gpus=gpus, types=types)
         if engines and allowed is not None and not allowed:
             wanted = "wants a container image, and none of its engines has containers"
             if spec.image is None:

@@ -5,26 +5,38 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import math
 import secrets as random_source
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import PurePath
 from typing import Any
 
-from windlass.core.errors import CannotFit, InvalidInput, InvalidSpec
+from sqlalchemy import Connection, func, select, true
+
+from windlass.core.errors import CannotFit, InvalidInput, InvalidSpec, QueueFull
 from windlass.core.ids import new_run_id
 from windlass.core.names import unknown
+from windlass.core.resources import Resources
 from windlass.runs.command import check_plan, fill_command, fill_roles, resolve_resources, workers_per_node
+from windlass.runs.tables import runs
 from windlass.runs.types import RunState
 from windlass.scheduling.access import EngineAccess
 from windlass.scheduling.place import why_never
+from windlass.scheduling.rules import Rules, over_limit
 from windlass.scheduling.types import NodeKind
+from windlass.scheduling.wants import wants_of
 from windlass.wire.checkpoints import CheckpointSpec
+from windlass.wire.resources import deadline_at
 from windlass.wire.runs import SubmitRequest
 from windlass.wire.spec import RunSpec, parse_spec
 
 _FROM_THE_BEGINNING = frozenset(
     ("args", "code", "command", "env", "name", "params", "retry", "script", "secrets", "seed", "tags", "timeout")
 )
+
+_USUAL: Mapping[str, Any] = {"min_gpus": None, "labels": {}, "spot": True}  # of `resources`, younger too
 
 
 def request_digest(request: SubmitRequest) -> str:
@@ -62,6 +74,26 @@ def check_engines(spec: RunSpec, known: Collection[str], access: EngineAccess) -
         raise InvalidSpec([f"`engine`: project {spec.project} may not use {wrong[0]}; it has {', '.join(usable)}"])
 
 
+def check_queue(tx: Connection, row: Mapping[str, Any], rules: Rules) -> None:
+    """`row`: of a new run. Raises QueueFull if as many wait as may."""
+    project, user = row["project"], row["user"]
+    bounds = (
+        (rules.most_queued_of_project.get(project), f"of project {project}", runs.c.project == project),
+        (rules.most_queued_of_user if user else None, f"of user {user}", runs.c.user == user),
+        (rules.most_queued, "in all", true()),
+    )
+    waiting = runs.c.state.in_([state for state in RunState if state.is_waiting])
+    for most, whose, mine in bounds:
+        if most is None:
+            continue
+        count = tx.execute(select(func.count()).select_from(runs).where(waiting, mine)).scalar_one()
+        if count >= most:
+            raise QueueFull(
+                f"the queue is full: {count:,} runs {whose} wait, and {most:,} may",
+                hint="submit again when some have started, or cancel those that are not needed",
+            )
+
+
 def new_run(
     spec: RunSpec,
     kinds: Sequence[NodeKind],
@@ -70,16 +102,18 @@ def new_run(
     origin: Mapping[str, Any],
     user: str | None,
     now: float,
+    rules: Rules | None = None,
 ) -> dict[str, Any]:
     """The row of a new run; `kinds`: of the nodes that it may go to. Raises InvalidSpec or CannotFit."""
+    spec = _with_deadline(spec, now)
     argv = fill_command(spec)
     if not argv:
         raise InvalidSpec(["`command` is empty"])
     fill_roles(spec)
-    workers = workers_per_node(spec, argv)
-    check_plan(spec, workers)
-    resources = resolve_resources(spec, workers, [kind.node for kind in kinds])
-    if kinds and (reason := why_never(resources, kinds)):
+    check_plan(spec, argv)
+    resources = resolve_resources(spec, workers_per_node(spec, argv), [kind.node for kind in kinds])
+    possible = within_limits(resources, spec.project, rules or Rules())
+    if kinds and (reason := why_never(possible, kinds)):
         raise CannotFit(f"this run can never start here: it {reason}", hint="`windlass cluster` shows what there is")
     run_id = new_run_id()
     return {
@@ -101,7 +135,7 @@ def new_run(
         "nodes": resources.nodes,
         "cpus": resources.cpus,
         "memory_bytes": resources.memory_bytes,
-        "gpus": resources.gpus,
+        "gpus": math.ceil(resources.gpus),
         "gpu_type": resources.gpu_type,
         "attempt_count": 0,
         "first_attempt": 1,
@@ -109,6 +143,36 @@ def new_run(
         "gpu_hours": 0.0,
         "cost_usd": 0.0,
     }
+
+
+def _with_deadline(spec: RunSpec, now: float) -> RunSpec:
+    """As a moment, whichever way it was given."""
+    if spec.deadline is None:
+        return spec
+    at = deadline_at(spec.deadline, now)
+    if at <= now:
+        was = f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"
+        raise InvalidSpec([f"`deadline`: {was} has passed"], hint="give a later one, such as 12h from now, or none")
+    return spec.model_copy(update={"deadline": at})
+
+
+def within_limits(resources: Resources, project: str, rules: Rules) -> Resources:
+    """What is left of a request's alternatives, were nothing else running. Raises CannotFit if nothing is."""
+    left, reasons = [], []
+    for want in wants_of(resources, engines=None):
+        reason = over_limit(want, project, rules)
+        if reason is None:
+            left.append(want.gpu_type)
+        else:
+            reasons.append(reason)
+    if not left:
+        raise CannotFit(
+            f"this run can never start here: it {reasons[-1]}", hint="ask for less, or an administrator for more"
+        )
+    if resources.gpu_types and len(set(left)) < len(resources.gpu_types):
+        types = tuple(name for name in resources.gpu_types if name in left)
+        return replace(resources, gpu_type=types[0], gpu_types=types)
+    return resources
 
 
 def stored_spec(spec: RunSpec) -> dict[str, Any]:
@@ -119,6 +183,10 @@ def stored_spec(spec: RunSpec) -> dict[str, Any]:
         dumped["checkpoint"] = {key: value for key, value in dumped["checkpoint"].items() if value is not None}
     if dumped["hang"] == "auto":
         del dumped["hang"]
+    if dumped["preemptible"]:
+        del dumped["preemptible"]
+    asked = dumped["resources"]
+    dumped["resources"] = {name: asked[name] for name in asked if name not in _USUAL or asked[name] != _USUAL[name]}
     return {name: value for name, value in dumped.items() if name in _FROM_THE_BEGINNING or value not in (None, {})}
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from bisect import insort
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import NamedTuple
@@ -54,6 +54,8 @@ class FreeNode:
             and wanted.memory_bytes <= self.memory_bytes
             and wanted.gpus <= len(self.gpu_indices)
             and not (wanted.gpu_type and wanted.gpus and wanted.gpu_type != self.node.gpu_type)
+            and wanted.labels <= self.node.labels
+            and (wanted.spot_ok or not self.node.spot)
         )
 
     def shortage(self, wanted: Resources) -> list[str]:
@@ -225,10 +227,10 @@ def free_nodes(snapshot: ClusterSnapshot) -> list[FreeNode]:
 
 def kinds_of(nodes: Iterable[Node]) -> tuple[NodeKind, ...]:
     """In the order of their first nodes."""
-    counts: dict[tuple[str, float, int, int, str | None], int] = {}
+    counts: dict[Hashable, int] = {}
     first: list[Node] = []
     for node in nodes:
-        kind = (node.engine, node.cpus, node.memory_bytes, node.gpus, node.gpu_type)
+        kind = (node.engine, node.cpus, node.memory_bytes, node.gpus, node.gpu_type, node.labels, node.spot)
         if kind not in counts:
             first.append(node)
             counts[kind] = 0
@@ -237,25 +239,42 @@ def kinds_of(nodes: Iterable[Node]) -> tuple[NodeKind, ...]:
 
 
 def why_never(wanted: Resources, kinds: Sequence[NodeKind], engines: frozenset[str] | None = None) -> str | None:
-    """Why this request could not be met even by an idle cluster; None if it could."""
+    """Why this request could not be met even by an idle cluster, whichever of its alternatives; None if it could."""
     kinds = [kind for kind in kinds if engines is None or kind.node.engine in engines]
-    by_engine: dict[str, int] = {}
-    for kind in kinds:
-        fitting = kind.count if _idle(kind.node).fits(wanted) else 0
-        by_engine[kind.node.engine] = by_engine.get(kind.node.engine, 0) + fitting
-    if any(count >= wanted.nodes for count in by_engine.values()):
+    best = 0
+    for gpu_type in wanted.types:
+        one = replace(wanted, gpus=wanted.amounts[-1], gpu_type=gpu_type)
+        by_engine: dict[str, int] = {}
+        for kind in kinds:
+            if _idle(kind.node).fits(one):
+                by_engine[kind.node.engine] = by_engine.get(kind.node.engine, 0) + kind.count
+        best = max([best, *by_engine.values()])
+    if best >= wanted.nodes:
         return None
-    best = max(by_engine.values(), default=0)
     nodes = [kind.node for kind in kinds]
     largest = max(nodes, key=lambda node: (node.gpus, node.cpus, node.memory_bytes), default=None)
     if largest is None:
         return f"engine {' or '.join(sorted(engines))} has no nodes" if engines else "there are no nodes"
     if best:
         return f"asks for {wanted.nodes} nodes of {_one(wanted)}, and only {best} can offer that"
+    if apart := _apart(wanted, nodes):
+        return apart
     have = f"{largest.cpus:g} CPU, {_gb(largest.memory_bytes)} memory, {largest.gpus} GPU"
     if largest.gpu_type:
         have += f" ({largest.gpu_type})"
     return f"asks for {_one(wanted)} on a node, and the largest node ({largest.name}) has {have}"
+
+
+def _apart(wanted: Resources, nodes: Sequence[Node]) -> str | None:
+    """What no node is, however large."""
+    for label in sorted(wanted.labels):
+        if not any(label in node.labels for node in nodes):
+            return f"asks for nodes with the label {label}, and none has it"
+    if not any(wanted.labels <= node.labels for node in nodes):
+        return f"asks for nodes with the labels {', '.join(sorted(wanted.labels))}, and none has all of them"
+    if not wanted.spot_ok and all(node.spot for node in nodes if wanted.labels <= node.labels):
+        return "asks for nodes that cannot be taken away (`spot: false`), and all are spot"
+    return None
 
 
 def _place_gang(run: WaitingRun, pools: Mapping[str, NodePool], *, aside_too: bool) -> Placement | None:
@@ -298,9 +317,7 @@ def _name(node: FreeNode) -> str:
 
 
 def _one(wanted: Resources) -> str:
-    return Resources(
-        cpus=wanted.cpus, memory_bytes=wanted.memory_bytes, gpus=wanted.gpus, gpu_type=wanted.gpu_type
-    ).describe()
+    return replace(wanted, nodes=1).describe()
 
 
 def _gb(size_bytes: float) -> str:

@@ -4,12 +4,14 @@ engines they may use. Made from the server's config; the scheduler, submission a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from windlass.core.quantities import format_size
 from windlass.scheduling.access import EngineAccess
 from windlass.scheduling.core import index
-from windlass.scheduling.core.types import Policy, Project
+from windlass.scheduling.core.fairness import needs
+from windlass.scheduling.core.types import Policy, Project, Want
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,3 +23,37 @@ class Rules:
     most_queued_of_project: Mapping[str, int] = field(default_factory=dict)
     most_queued_of_user: int | None = None
     most_queued: int | None = None
+
+
+def over_limit(want: Want, project: str, rules: Rules) -> str | None:
+    """Why this could not run even if nothing else of its project and its user did; None if it could."""
+    for name in _line_of(project, rules.projects):
+        whose = f"project {name}" if name == project else f"project {name}, which {project} is a part of,"
+        for resource, most in rules.projects[name].limit.items():
+            if (asked := _asked(want, resource)) > most:
+                return f"{_asks(resource, asked)}, and {whose} may have {_amount(resource, most)} at once"
+    for resource, most in rules.policy.user_limit.items():
+        if (asked := _asked(want, resource)) > most:
+            return f"{_asks(resource, asked)}, and a user may have {_amount(resource, most)} at once"
+    return None
+
+
+def _asked(want: Want, resource: str) -> float:
+    return 1.0 if resource == "runs" else needs(want, resource, want.nodes)
+
+
+def _asks(resource: str, amount: float) -> str:
+    return "is one run" if resource == "runs" else f"asks for {_amount(resource, amount)}"
+
+
+def _amount(resource: str, amount: float) -> str:
+    """As it is written in the config."""
+    return f"{resource}: {format_size(amount) if resource == 'memory' else f'{amount:g}'}"
+
+
+def _line_of(project: str, projects: Mapping[str, Project]) -> Iterator[str]:
+    """It and those above it, as far as they are named."""
+    here: str | None = project
+    while here is not None and here in projects:
+        yield here
+        here = projects[here].parent

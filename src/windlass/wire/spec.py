@@ -13,20 +13,21 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, mo
 
 from windlass.core.errors import InvalidInput, InvalidSpec
 from windlass.core.frameworks import Framework
-from windlass.core.quantities import parse_duration, parse_size
+from windlass.core.quantities import parse_duration
 from windlass.core.recipes import check_recipe
 from windlass.wire.checkpoints import CHECKPOINT_KEY, CheckpointSpec, check_watch
 from windlass.wire.gang import ElasticSpec, PlanSpec, RolesSpec, check_elastic, check_roles, problem_at
 from windlass.wire.kubernetes import KubernetesOptions
 from windlass.wire.problems import problems_of
 from windlass.wire.ray import RayOptions
+from windlass.wire.resources import Deadline, ResourcesSpec
 from windlass.wire.slurm import SlurmOptions
 from windlass.wire.strict import StrictModel
 
 # Keys of capabilities that this version does not have. Refused by name: accepting them would be a promise.
 NOT_YET = {
     "": {"data", "max_cost"},
-    "resources": {"spot", "tpus"},
+    "resources": {"tpus"},
 }
 ENV_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 
@@ -35,7 +36,6 @@ EnvName = Annotated[str, Field(pattern=ENV_NAME.pattern, max_length=200)]
 # PostgreSQL stores no NUL and neither do environments or argument lists.
 Text = Annotated[str, Field(pattern=r"^[^\x00]*$", max_length=100_000)]
 DurationS = Annotated[float, BeforeValidator(parse_duration)]
-SizeBytes = Annotated[int, BeforeValidator(parse_size), Field(le=2**60)]
 # JSON has no infinities and no NaN, and params travel and are kept as JSON.
 Scalar = bool | int | Annotated[float, Field(allow_inf_nan=False)] | Text | None
 ParamValue = Scalar | list[Scalar] | dict[Text, Scalar]
@@ -49,14 +49,6 @@ class Priority(StrEnum):
     @property
     def rank(self) -> int:
         return {"low": 0, "normal": 10, "high": 20}[self.value]
-
-
-class ResourcesSpec(StrictModel):
-    nodes: int = Field(1, ge=1, le=10_000, description="how many nodes")
-    cpus: float | None = Field(None, ge=0, le=100_000, description="CPU cores per node; default one per process")
-    memory: SizeBytes | None = Field(None, ge=0, description="memory per node, for example 64GB; also the limit")
-    gpus: int = Field(0, ge=0, le=1_000, description="GPUs per node")
-    gpu_type: Name | None = Field(None, description="for example h100")
 
 
 class RetrySpec(StrictModel):
@@ -132,6 +124,10 @@ class RunSpec(StrictModel):
         "auto", description="a rank without a step for so long hangs; `auto`: for many times as long as usual"
     )
     priority: Priority = Priority.NORMAL
+    preemptible: bool = Field(True, description="whether it may be stopped for others; it goes on later")
+    deadline: Deadline | None = Field(
+        None, description="when it should be done, for example 2026-11-20T18:00+01:00, or 12h after the submission"
+    )
     tags: Annotated[dict[Text, Text], BeforeValidator(_tags)] = Field(default_factory=dict)
     project: Name = "default"
     seed: int | None = Field(None, ge=0, lt=2**63)

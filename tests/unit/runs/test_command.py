@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windlass.core.errors import InvalidSpec
-from windlass.core.resources import Node
+from windlass.core.resources import Node, Resources
 from windlass.runs.command import (
     check_plan,
     fill_command,
@@ -17,8 +17,10 @@ from windlass.runs.command import (
     is_self_launching,
     params_json,
     resolve_resources,
+    whole_request,
     workers_per_node,
 )
+from windlass.runs.submission import stored_spec
 from windlass.wire.spec import parse_spec
 
 NODE = Node(engine="local", name="a", cpus=4, memory_bytes=10**10)
@@ -202,21 +204,59 @@ def test_roles_have_commands_of_their_own_or_the_specs() -> None:
 )
 def test_a_plan_that_the_processes_cannot_form_is_refused(plan: str, nproc: int, message: str, hint: str) -> None:
     with pytest.raises(InvalidSpec, match=message) as refused:
-        check_plan(parse_spec({"command": "x", "plan": plan}), nproc)
+        check_plan(parse_spec({"command": "x", "plan": plan, "nproc": nproc}), ("x",))
     assert refused.value.hint is not None
     assert refused.value.hint.startswith(hint)
     assert f"here 1 × {nproc}" in refused.value.hint
 
 
+def test_a_run_has_a_process_for_each_gpu_that_it_was_given_of_a_range() -> None:
+    asked = parse_spec({"command": "x", "resources": {"gpus": "4..8"}})
+    assert [workers_per_node(asked, ("x",), gpus=gpus) for gpus in (None, 5)] == [8, 5]
+    fixed = parse_spec({"command": "x", "resources": {"gpus": 8}})
+    assert workers_per_node(fixed, ("x",), gpus=5) == 8
+    part = parse_spec({"command": "x", "resources": {"gpus": 0.5}})
+    assert workers_per_node(part, ("x",), gpus=1) == 1
+
+
+def test_what_a_run_asks_for_is_the_same_from_its_spec_and_from_its_record() -> None:
+    asked = {"gpus": "4..8", "gpu_type": ["h100", "a100"], "labels": {"zone": "a"}, "spot": False, "memory": "1GB"}
+    spec = parse_spec({"command": "x", "resources": asked})
+    whole = resolve_resources(spec, 8, [])
+    assert whole == Resources(
+        cpus=8,
+        memory_bytes=10**9,
+        gpus=8,
+        gpu_type="h100",
+        gpu_types=("h100", "a100"),
+        least_gpus=4,
+        labels=frozenset({"zone=a"}),
+        spot_ok=False,
+    )
+    kept = Resources(cpus=8, memory_bytes=10**9, gpus=8, gpu_type="h100")
+    assert whole_request(kept, stored_spec(spec)) == whole
+    assert whole_request(kept, {"resources": {"gpus": 8, "gpu_type": "h100"}}) == kept
+
+
 def test_a_plan_that_fits_or_is_chosen_later_is_let_through() -> None:
-    check_plan(parse_spec({"command": "x", "plan": "tensor=2", "resources": {"nodes": 2}}), 3)
-    check_plan(parse_spec({"command": "x", "plan": "auto"}), 7)
-    check_plan(parse_spec({"command": "x"}), 7)
+    check_plan(parse_spec({"command": "x", "plan": "tensor=2", "resources": {"nodes": 2}, "nproc": 3}), ("x",))
+    check_plan(parse_spec({"command": "x", "plan": "auto", "nproc": 7}), ("x",))
+    check_plan(parse_spec({"command": "x", "nproc": 7}), ("x",))
+
+
+def test_a_run_with_a_range_of_gpus_needs_a_plan_that_fits_any_number_of_them() -> None:
+    def ranged(plan: str, gpus: str) -> None:
+        check_plan(parse_spec({"command": "x", "plan": plan, "resources": {"gpus": gpus}}), ("x",))
+
+    ranged("precision=bf16", "4..8")
+    with pytest.raises(InvalidSpec, match="needs a multiple of 2 processes") as refused:
+        ranged("tensor=2", "4..6")
+    assert "a run with a range of GPUs may have 4 to 6 on a node" in str(refused.value.hint)
 
 
 def test_an_elastic_run_needs_a_plan_that_fits_any_number_of_its_nodes() -> None:
     def elastic(plan: str, nproc: int) -> None:
-        check_plan(parse_spec({"command": "x", "plan": plan, "nproc": nproc, "elastic": {"max_nodes": 3}}), nproc)
+        check_plan(parse_spec({"command": "x", "plan": plan, "nproc": nproc, "elastic": {"max_nodes": 3}}), ("x",))
 
     elastic("precision=bf16", 1)
     elastic("tensor=2,shard=2", 4)

@@ -10,7 +10,7 @@ import typer
 
 from windlass.cli import keys, options
 from windlass.cli.connection import open_client
-from windlass.cli.terminal import next_steps, paint_for, say, say_json
+from windlass.cli.terminal import next_steps, paint_for, say, say_json, width_of
 from windlass.core.errors import InvalidInput, WindlassError
 
 if TYPE_CHECKING:
@@ -105,12 +105,27 @@ def why(ctx: typer.Context, run: options.RunRef, json: options.Json = False) -> 
         say_json(reason.model_dump(mode="json"))
         return
     paint = paint_for(sys.stdout)
-    say(f"{paint(reason.run_id, 'bold')}  {paint.state(reason.state)}  {reason.summary}")
+    width = width_of(sys.stdout)
+    head, *more = _folded(f"{reason.run_id}  {reason.state}  {reason.summary}", width)
+    head = head.removeprefix(f"{reason.run_id}  {reason.state}")
+    say(f"{paint(reason.run_id, 'bold')}  {paint.state(reason.state)}{head}")
+    for line in more:
+        say(line)
     if outlook := _outlook(reason):
         say(f"  {paint(outlook, 'cyan')}")
     for detail in reason.details:
-        say(f"  {detail}")
+        for line in _folded(f"  {detail}", width):
+            say(line)
     next_steps(f"windlass show {reason.run_id}", *(["windlass queue"] if reason.position else []), "windlass cluster")
+
+
+def _folded(text: str, width: int) -> list[str]:
+    """At spaces, what follows set in; a pipe has no edge."""
+    if len(text) <= width:
+        return [text]
+    import textwrap
+
+    return textwrap.wrap(text, width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
 
 
 def _outlook(reason: Why) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sqlalchemy import Connection
 
-from windlass.core.exits import ExitReason
+from windlass.core.exits import Exit, ExitReason
 from windlass.core.quantities import format_duration, format_roughly
 from windlass.runs import store
 from windlass.runs.queue import QueueDesk
@@ -15,9 +17,10 @@ from windlass.wire.runs import Why
 
 def explain_run(tx: Connection, run: RunRecord, desk: QueueDesk, *, now: float) -> Why:
     tried = store.load_attempts(tx, run.id)
+    history = describe_attempts(tried)
     if run.state is RunState.RECOVERING and run.retry_at is not None and run.retry_at > now:
         summary = f"waits {format_duration(run.retry_at - now)} before attempt {run.attempt_count + 1}"
-        return _why(run, summary, _history(tried))
+        return _why(run, summary, history)
     if run.state.is_waiting:
         answer = desk.explain(tx, run.id, now=now)
         if answer is not None:
@@ -26,12 +29,12 @@ def explain_run(tx: Connection, run: RunRecord, desk: QueueDesk, *, now: float) 
                 run_id=run.id,
                 state=run.state,
                 summary=found.summary,
-                details=[*found.details, *_history(tried)],
+                details=[*found.details, *history],
                 position=found.position,
                 queued=answer.queued,
                 start=answer.start,
             )
-        return _why(run, "is being cancelled" if run.cancelling else "is about to start", _history(tried))
+        return _why(run, "is being cancelled" if run.cancelling else "is about to start", history)
     if run.state.is_live:
         held = ", ".join(share.node for share in tried[-1].placement.shares) if tried else "no node"
         since = run.started_at or run.queued_at
@@ -43,10 +46,10 @@ def explain_run(tx: Connection, run: RunRecord, desk: QueueDesk, *, now: float) 
         summary = f"{verb}: attempt {run.attempt_count} on {held}, {format_duration(now - since)} so far"
         said = [f"{tried[-1].engine} says: {tried[-1].detail}"] if tried and tried[-1].detail else []
         said += _growing(run, tried[-1]) if tried else []
-        return _why(run, summary, [*said, *_history(tried)])
+        return _why(run, summary, [*said, *history])
     moves = [event for event in store.load_events(tx, run.id) if event.kind in STATE_AFTER]
     traceback = run.exit.traceback.splitlines() if run.exit is not None and run.exit.traceback else []
-    return _why(run, f"{run.state}: {moves[-1].message}" if moves else str(run.state), [*traceback, *_history(tried)])
+    return _why(run, f"{run.state}: {moves[-1].message}" if moves else str(run.state), [*traceback, *history])
 
 
 def _growing(run: RunRecord, attempt: AttemptRecord) -> list[str]:
@@ -63,20 +66,18 @@ def _growing(run: RunRecord, attempt: AttemptRecord) -> list[str]:
     ]
 
 
-def _history(attempts: list[AttemptRecord]) -> list[str]:
-    return [_ending(attempt) for attempt in attempts if attempt.exit is not None]
+def describe_attempts(attempts: Sequence[AttemptRecord]) -> list[str]:
+    """How those that have ended did."""
+    return [_ending(attempt, attempt.exit) for attempt in attempts if attempt.exit is not None]
 
 
-def _ending(attempt: AttemptRecord) -> str:
-    """`attempt 1 ended: preempted: it makes room for run r-… (about 4 GPU-minutes lost)`."""
-    assert attempt.exit is not None
-    said = f"attempt {attempt.number} ended: {attempt.exit.reason}"
-    said += f": {attempt.exit.message}" if attempt.exit.message else ""
-    giving_way = attempt.giving_way
-    if giving_way is None or attempt.exit.reason is not ExitReason.PREEMPTED or not giving_way.lost_gpu_s:
+def _ending(attempt: AttemptRecord, exit: Exit) -> str:
+    """`attempt 1 ended: preempted: it makes room for run r-… (4 min of GPU time lost)`."""
+    said = f"attempt {attempt.number} ended: {exit.reason}" + (f": {exit.message}" if exit.message else "")
+    way, has_gpus = attempt.giving_way, any(share.gpu_indices for share in attempt.placement.shares)
+    if way is None or exit.reason is not ExitReason.PREEMPTED or not way.lost_gpu_s or not has_gpus:
         return said
-    unit = "GPU" if any(share.gpu_indices for share in attempt.placement.shares) else "GPU's worth of CPU"
-    return f"{said} (about {format_roughly(giving_way.lost_gpu_s)} of a {unit} lost)"
+    return f"{said} ({format_roughly(way.lost_gpu_s)} of GPU time lost)"
 
 
 def _why(run: RunRecord, summary: str, details: list[str]) -> Why:

@@ -19,6 +19,7 @@ from windlass.scheduling.amounts import (
 )
 from windlass.scheduling.core.fairness import needs
 from windlass.scheduling.core.pool import holdings
+from windlass.scheduling.core.preempt import protected_until
 from windlass.scheduling.core.types import NodeState, Running, Waiting, Want
 from windlass.scheduling.outlook import Hindrance, Lack, Obstacle, Outlook, Short
 from windlass.scheduling.types import Aside, NodeKey
@@ -118,7 +119,7 @@ class _Account:
         obstacle = self._found.obstacle
         details = [*self._wishes(), *self._kept()]
         if obstacle in (Obstacle.ROOM, Obstacle.ABSENT):
-            details += [*self._in_the_way(), *self._lacking(), *self._avoided(), *self._holders()]
+            details += [*self._in_the_way(), *self._entitled(), *self._lacking(), *self._avoided(), *self._holders()]
         if obstacle in (Obstacle.LIMIT, Obstacle.USER_LIMIT):
             details += self._limited()
         if obstacle is not Obstacle.NONE and self._is_shared:
@@ -244,6 +245,22 @@ class _Account:
             f"{self._beside.label(blocker.run.run_id)}, which {self._fate(blocker.run)}" for blocker in blockers[::-1]
         ]
         return [f"have to end first: {listing(said, 3, '; ')}"]
+
+    def _entitled(self) -> list[str]:
+        """Whom it could displace by its priority, were they not left alone for a while after their start."""
+        policy = self._outlook.policy
+        if not policy.preempts or self._outlook.has_quotas:
+            return []
+        lower = [
+            (protected_until(run, policy), run.run_id)
+            for run in self._outlook.running.values()
+            if run.preemptible and run.priority < self._run.priority and not run.stopping
+        ]
+        if not lower or min(lower)[0] <= self._now:
+            return []
+        until, run_id = min(lower)
+        which = f"{self._beside.label(run_id)}, which has just started"
+        return [f"it has precedence over {which}: that is left alone until {clock_time(until, self._now)}"]
 
     def _lacking(self) -> list[str]:
         if len(self._short) <= MOST_NODES:

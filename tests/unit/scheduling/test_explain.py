@@ -255,6 +255,14 @@ def test_room_that_is_being_made() -> None:
     assert short(there) == "room is being made for it"
 
 
+def test_whom_it_has_precedence_over_is_left_alone_for_a_while() -> None:
+    busy = held("r-1", share("a", gpus=8), started_at=NOW - 30)
+    there = snapshot([waiting("w", h100(8), priority=10)], h100s("a"), running=[busy])
+    said = "it has precedence over big (r-1), which has just started: that is left alone until 03:51 UTC"
+    assert said in explain(there, preempts=True).details
+    assert said not in explain(there, preempts=False).details
+
+
 def test_its_turn() -> None:
     there = snapshot([waiting("w-2", h100(8, nodes=2), priority=5), waiting("w", h100(4))], h100s("a", "b"),
                      running=[held("r-1", share("a", gpus=1), started_at=NOW - 60)])  # fmt: skip

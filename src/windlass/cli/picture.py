@@ -154,6 +154,7 @@ def _rows(
         drawn = "".join(paint(text, *styles) for text, styles in _joined(picture))
         drawn += " " * (picture_width - len(picture))
         said = "  ".join(number.rjust(wide) for number, wide in zip(numbers, widths, strict=True) if wide)
+        said += "  spot" if node.spot else ""
         line = f"  {fit(node.name, name_width).ljust(name_width)}  {drawn}  {paint(said, 'dim')}"
         lines.append(line.rstrip())
         aside = asides.get((node.engine, node.name))

@@ -56,6 +56,10 @@ def _node_view(node: Node, held: Sequence[NodeRun], seen_at: float) -> NodeView:
         gpus=node.gpus,
         gpus_used=len({gpu for run in held for gpu in run.gpus}),
         gpu_type=node.gpu_type,
+        topology=list(node.topology),
+        labels=sorted(node.labels),
+        price_per_hour=node.price_per_hour,
+        spot=node.spot,
         runs=list(held),
         seen_at=seen_at,
     )

@@ -50,6 +50,9 @@ class NodeView(Wire):
     gpus_used: int
     gpu_type: str | None
     topology: list[str] = Field(default_factory=list, description="from the widest to the nearest: zone, rack, switch")
+    labels: list[str] = Field(default_factory=list, description="`key=value`")
+    price_per_hour: float = Field(0.0, description="dollars; 0: not known")
+    spot: bool = Field(False, description="it can be taken away")
     runs: list[NodeRun]
     seen_at: float
 

@@ -84,6 +84,10 @@ def test_a_block_per_gpu_and_a_letter_per_run() -> None:
     ]
 
 
+def test_nodes_that_can_be_taken_away_are_marked() -> None:
+    assert draw(view(node("n1").model_copy(update={"spot": True})))[1].endswith("/512 GB  spot")
+
+
 def test_parts_of_gpus() -> None:
     shared = node("n1", run("r-a", [0], part=0.5), run("r-b", [0], part=0.25), run("r-c", [1], part=0.5), gpus=3)
     assert draw(view(shared))[1].split()[1] == "+b·"

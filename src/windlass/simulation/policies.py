@@ -12,10 +12,7 @@ from windlass.scheduling.core.types import Policy, attained_service, order_of_ar
 
 DEFAULT = "windlass"
 
-_DAY = 86400.0
-# Runs of days wait for days where there is more to do than can be done. Put first after one day, they hold up all that
-# is short, and all end later: on average by a fifth.
-_LEARNED = Policy(rank=index.rank, ageing_s=30 * _DAY, starving_s=60 * _DAY)
+_LEARNED = Policy(rank=index.rank)
 
 POLICIES: Mapping[str, Policy] = MappingProxyType(
     {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from windlass.scheduling.core.carry import Carried
 from windlass.scheduling.core.elastic import grow
 from windlass.scheduling.core.exchange import exchange
 from windlass.scheduling.core.fairness import Account
@@ -26,6 +27,7 @@ class _Pass:
     def __init__(self, table: Table) -> None:
         self._table = table
         self._policy = table.policy
+        self._carried = Carried(table)
         self._done: set[str] = set()  # runs that had their turn out of turn
         self._reserved: set[str] = set()  # runs whose room comes together only later
         self._tries = 2 * table.policy.reservations
@@ -90,7 +92,7 @@ class _Pass:
         ]
         at = {each.run_id: each.at for each in self._table.snapshot.reserved}
         runs.sort(key=lambda run: (at[run.run_id], run.run_id))
-        self._reserved |= set(self._table.carry(runs[: self._policy.most_stops], covered_only=covered_only))
+        self._reserved |= set(self._carried.carry(runs[: self._policy.most_stops], covered_only=covered_only))
 
     def _serve_guaranteed(self, priority: int, level: dict[str, Queue]) -> None:
         """What quotas cover comes before what is borrowed, whatever its priority."""
@@ -150,12 +152,12 @@ class _Pass:
                 queue.uncovered.add(shape)
                 queue.defer(run)
                 return False
-        was_kept = table.let_go(run.run_id, account)
+        was_kept = self._carried.let_go(run.run_id, account)
         if was_kept:
             self._reserved.discard(run.run_id)
         if (
             ((was_kept or not shape.is_blocked) and table.start(run, shape, forms, account))
-            or (self._is_alone and table.start_in_own(run, shape, forms, account))
+            or (self._is_alone and self._carried.start_in_own(run, shape, forms, account))
             or self._borrow(run, shape, forms, account)
             or table.make_room(run, shape, forms, account, covered_only=covered_only)
             or self._reserve(run, shape, forms, account)
@@ -178,11 +180,12 @@ class _Pass:
         return self._table.start_in_kept(run, shape, forms, account, self._table.now + run.longest_s)
 
     def _reserve(self, run: Waiting, shape: Shape, forms: Sequence[Form], account: Account) -> bool:
-        if (other := self._table.hand_over(run, shape, account)) is not None:
+        other = self._carried.hand_over(run, shape, account)
+        if other is not None:
             self._reserved.discard(other)
-        if len(self._reserved) >= self._policy.reservations or not self._tries:
+        elif len(self._reserved) >= self._policy.reservations or not self._tries:
             return False
-        if not self._table.may_gather(run, shape, account):
+        if not self._carried.may_gather(run, shape, account):
             return False
         self._tries -= 1
         if not self._table.reserve(run, forms, account):

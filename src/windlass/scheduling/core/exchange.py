@@ -7,7 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from windlass.scheduling.core.fairness import Account, needs
-from windlass.scheduling.core.preempt import Claim, Victim
+from windlass.scheduling.core.preempt import Claim
+from windlass.scheduling.core.search import Victim
 from windlass.scheduling.core.shapes import Form, Shape
 from windlass.scheduling.core.table import Table
 from windlass.scheduling.core.types import Running, Waiting

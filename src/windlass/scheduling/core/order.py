@@ -11,8 +11,8 @@ from collections.abc import Iterable
 
 from windlass.scheduling.core.types import Policy, Running, Snapshot, Waiting, size
 
-AGED_PART = 0.25  # of what a project holds
-STARVING_PART = 0.1  # of what all hold
+AGED_PART = 0.05  # of what a project holds; one run may always
+STARVING_PART = 0.025  # of what all hold; one run may always
 
 _OLD, _URGENT, _USUAL = 0, 1, 2
 _Key = tuple[int, float, float, str, Waiting]

@@ -50,11 +50,9 @@ class Table:
         self._types: dict[str, Mapping[str, float]] = {}  # GPUs of those that run, if types are of interest
         self._covered: set[str] = set()  # of those that run
         self._soon_changes = 1  # counts what may bring room soon
-        self._lent_in_vain: set[tuple[object, ...]] = set()
+        self.lent_in_vain: set[tuple[object, ...]] = set()
         self.kept_before = self._kept_before()
-        # By project and run: what is kept since the last pass, until its turn comes.
-        self._kept: set[str] = set()  # for whom something is kept in this pass
-        self.carried: dict[Account, dict[str, tuple[Waiting, Kept]]] = {}
+        self.kept: set[str] = set()  # for whom something is kept in this pass
         self._settle_running()
 
     def _kept_before(self) -> dict[str, list[int]]:
@@ -233,15 +231,15 @@ class Table:
     def start_in_kept(self, run: Waiting, shape: Shape, forms: Sequence[Form], account: Account, until: float) -> bool:
         """In room that is kept for others who do not need it before then."""
         kept = self.keeper.lendable(until)
-        if not kept or (shape, len(kept)) in self._lent_in_vain:
+        if not kept or (shape, len(kept)) in self.lent_in_vain:
             return False
-        has_started = self._start_in(kept, run, shape, forms, account)
+        has_started = self.start_in(kept, run, shape, forms, account)
         # Within one pass there is less and less room: what did not fit once does not fit later.
         if not has_started and len(forms) == len(shape.forms):
-            self._lent_in_vain.add((shape, len(kept)))
+            self.lent_in_vain.add((shape, len(kept)))
         return has_started
 
-    def _start_in(self, kept: list[Kept], run: Waiting, shape: Shape, forms: Sequence[Form], account: Account) -> bool:
+    def start_in(self, kept: list[Kept], run: Waiting, shape: Shape, forms: Sequence[Form], account: Account) -> bool:
         self.keeper.lend(kept)
         was_blocked = shape.is_blocked
         has_started = self.start(run, shape, forms, account)
@@ -294,13 +292,13 @@ class Table:
         return False
 
     def keep_soon(self, run: Waiting, form: Form, places: list[int], account: Account) -> None:
-        self._keep(run, form, places, self.releases.soon, account)
+        self.keep(run, form, places, self.releases.soon, account)
 
-    def _keep(self, run: Waiting, form: Form, places: list[int], at: float, account: Account) -> Kept:
+    def keep(self, run: Waiting, form: Form, places: list[int], at: float, account: Account) -> Kept:
         """What it has soon counts as had. What it has later does not: its project would wait for it with less."""
         if at <= self.releases.soon:
             self.charge(account, run.user, form.want, form.nodes, types=self.types_at(places, form.want))
-        self._kept.add(run.run_id)
+        self.kept.add(run.run_id)
         return self.keeper.keep(run.run_id, form, places, at)
 
     def sacrifice(self, claim: Claim, sacrifice: Sacrifice) -> None:
@@ -326,84 +324,18 @@ class Table:
 
     def reserve(self, run: Waiting, forms: Sequence[Form], account: Account) -> bool:
         # A part of a GPU is had as soon as anything ends.
-        found = self._find_before(run, forms) or self.keeper.find_first([form for form in forms if not form.part])
+        found = self.find_before(run, forms) or self.keeper.find_first([form for form in forms if not form.part])
         if found is None:
             return False
         at, form, places = found
-        self._keep(run, form, places, at, account)
+        self.keep(run, form, places, at, account)
         return True
 
-    def _find_before(self, run: Waiting, forms: Sequence[Form]) -> tuple[float, Form, list[int]] | None:
+    def find_before(self, run: Waiting, forms: Sequence[Form]) -> tuple[float, Form, list[int]] | None:
         """On the nodes that were kept for it in the last pass: what has come together there stays together."""
         places = self.kept_before.get(run.run_id, [])
         for form in forms if places else ():
             at = self.keeper.find_again(form, places)
             if at is not None:
                 return at, form, places
-        return None
-
-    def carry(self, runs: Iterable[Waiting], *, covered_only: bool) -> list[str]:
-        """What the last pass kept for these is kept again before others have their turn: not for the run alone, but
-        for its project, whose order may have changed. Those whose room comes together only later."""
-        found = []
-        for run in runs:
-            shape, account = self.shape(run), self.accounts.of(run.project)
-            if run.run_id in self.starts or run.run_id in self._kept:
-                continue
-            again = self._find_before(run, self.allowed(run, shape, account, covered_only=covered_only))
-            if again is not None:
-                at, form, places = again
-                if at > self.releases.soon and not self.may_gather(run, shape, account):
-                    continue
-                kept = self._keep(run, form, places, at, account)
-                self.carried.setdefault(account, {})[run.run_id] = (run, kept)
-                if at > self.releases.soon:
-                    found.append(run.run_id)
-        return found
-
-    def may_gather(self, run: Waiting, shape: Shape, account: Account) -> bool:
-        """Where projects contend, room comes together only for those that have less than is due to them: for the others
-        it would be idle that they may have too much. But one that has waited too long has it in any case."""
-        if self.shares is None or run.queued_at <= self.now - self.policy.ageing_s:
-            return True
-        return self.shares.is_owed(account, shape.share)
-
-    def let_go(self, run_id: str, account: Account) -> bool:
-        """Whether something was kept for it: it is not any more."""
-        run, kept = self.carried.get(account, {}).pop(run_id, (None, None))
-        if run is None or kept is None:
-            return False
-        self.keeper.let_go(kept)
-        self._kept.discard(run_id)
-        if kept.at > self.releases.soon:
-            return True
-        types = self.types_at(kept.places, kept.form.want)
-        back = None if types is None else {resource: -amount for resource, amount in types.items()}
-        self.charge(account, run.user, kept.form.want, -kept.form.nodes, -1, back)
-        return True
-
-    def start_in_own(self, run: Waiting, shape: Shape, forms: Sequence[Form], account: Account) -> bool:
-        """In room that is kept for others of its project, who come after it."""
-        own = self.carried.get(account)
-        if not own or (shape, account, len(own)) in self._lent_in_vain:
-            return False
-        kept = [each for _, each in own.values()]
-        if not self._start_in(kept, run, shape, forms, account):
-            self._lent_in_vain.add((shape, account, len(own)))
-            return False
-        engine = self.starts[run.run_id].placement.engine
-        taken = {self.pool.at[engine, share.node] for share in self.starts[run.run_id].placement.shares}
-        for run_id in [run_id for run_id, (_, each) in own.items() if taken.intersection(each.places)]:
-            self.let_go(run_id, account)
-        return True
-
-    def hand_over(self, run: Waiting, shape: Shape, account: Account) -> str | None:
-        """What is kept for another of its project that wants the same is for this one, which comes before it."""
-        if run.run_id in self.kept_before:
-            return None
-        for run_id, (other, kept) in self.carried.get(account, {}).items():
-            if self.shape(other) is shape:
-                self.kept_before[run.run_id] = kept.places
-                self.let_go(run_id, account)
-                return run_id
         return None

@@ -231,3 +231,14 @@ def test_within_a_limit_that_leaves_too_little_nobody_is_stopped_in_vain() -> No
         projects=projects,
     )
     assert decided(here).stops == ()
+
+
+def test_several_that_lose_less_together_than_one_go_in_its_place() -> None:
+    """Neither the cheapest three nor the one that would do alone."""
+    lost = [(1, 30.0), (1, 30.0), (1, 31.0), (2, 1.0), (3, 30.0)]
+    held, first = [], 0
+    for at, (gpus, unsaved_s) in enumerate(lost):
+        held.append(running(f"r{at}", share("a", gpus=gpus, first=first), saved_at=NOW - unsaved_s))
+        first += gpus
+    found = decided(snapshot([waiting("w", want(gpus=3), priority=1)], [node("a")], running=held))
+    assert {stop.run_id for stop in found.stops} == {"r0", "r3"}

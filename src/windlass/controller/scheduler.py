@@ -153,10 +153,10 @@ def _resized(resize: Resize, run: Running, now: float) -> GivingWay:
 def _why_stopped(stop: Stop, run: Running, claimant: Waiting | None) -> str:
     of = f" of project {claimant.project}" if claimant is not None and claimant.project != run.project else ""
     reason = {
-        Cause.PRIORITY: "has a higher priority",
-        Cause.RECLAIM: "has a right to what it borrowed",
-        Cause.SHARE: "has less than the share of its project",
-        Cause.ORDER: "is likely to end much sooner",
-        Cause.ROOM: "needs the room",
+        Cause.PRIORITY: "which has a higher priority",
+        Cause.RECLAIM: "whose quota was lent to it",
+        Cause.SHARE: "whose project has less than its share",
+        Cause.ORDER: "which is likely to end much sooner",
+        Cause.ROOM: "which needs it",
     }[stop.cause]
-    return f"it makes room for run {stop.by}{of}, which {reason}"
+    return f"it makes room for run {stop.by}{of}, {reason}"

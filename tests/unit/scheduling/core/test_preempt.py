@@ -235,7 +235,7 @@ def test_within_a_limit_that_leaves_too_little_nobody_is_stopped_in_vain() -> No
 
 def test_several_that_lose_less_together_than_one_go_in_its_place() -> None:
     """Neither the cheapest three nor the one that would do alone."""
-    lost = [(1, 30.0), (1, 30.0), (1, 31.0), (2, 1.0), (3, 30.0)]
+    lost = [(1, 29.0), (1, 30.0), (1, 31.0), (2, 1.0), (3, 29.0)]
     held, first = [], 0
     for at, (gpus, unsaved_s) in enumerate(lost):
         held.append(running(f"r{at}", share("a", gpus=gpus, first=first), saved_at=NOW - unsaved_s))

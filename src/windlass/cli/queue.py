@@ -94,6 +94,7 @@ def _amounts(amounts: Mapping[str, float]) -> str:
     said = []
     for resource, amount in sorted(amounts.items()):
         word = resource.upper() if resource in ("gpu", "cpu") else resource.removeprefix("gpu:")
+        word = "run" if resource == "runs" and amount == 1 else word
         said.append(f"{format_size(amount)} {word}" if resource == "memory" else f"{amount:g} {word}")
     return ", ".join(said)
 

@@ -70,7 +70,7 @@ def reason_in_short(found: Hindrance, beside: Beside) -> str:
     if found.obstacle is Obstacle.USER_LIMIT:
         return f"{found.holder or 'user'}: limit of {describe_amount(found.resource, found.most)}"
     if found.obstacle is Obstacle.SOON:
-        return "room is being made for it"
+        return "its room is about to be free"
     if found.reservation is not None:
         return f"next in line for {describe_want(found.want)}"
     if found.obstacle is Obstacle.ROOM:
@@ -210,9 +210,9 @@ class _Account:
             for blocker in self._outlook.blockers(self._run)
             if blocker.run.stopping
         ]
-        who = listing(stopping, 2) if stopping else "room"
-        makes = ("makes" if len(stopping) == 1 else "make") + " room for it" if stopping else "is being made for it"
-        return f"starts soon: {who} {makes}"
+        if not stopping:
+            return "starts soon: what it needs is about to be free"
+        return f"starts soon: {listing(stopping, 2)} {'makes' if len(stopping) == 1 else 'make'} room for it"
 
     def _starting(self, run_id: str) -> str:
         kept = self._outlook.reservations.get(run_id)

@@ -252,7 +252,13 @@ def test_room_that_is_being_made() -> None:
     warned = [busy[0], held("r-2", share("b", gpus=8), started_at=NOW - 900, stopping=True)]
     there = snapshot([urgent], h100s("a", "b"), running=warned)
     assert explain(there).summary == "starts soon: small (r-2) makes room for it"
-    assert short(there) == "room is being made for it"
+    assert short(there) == "its room is about to be free"
+
+
+def test_room_that_comes_by_itself() -> None:
+    there = snapshot([waiting("w", h100(8))], h100s("a"), running=[
+        held("r-1", share("a", gpus=8), started_at=NOW - 3000, ends_at=NOW + 5)])  # fmt: skip
+    assert explain(there).summary == "starts soon: what it needs is about to be free"
 
 
 def test_whom_it_has_precedence_over_is_left_alone_for_a_while() -> None:

@@ -182,6 +182,10 @@ def _node_state(node: Node, aside: Mapping[NodeKey, Aside]) -> NodeState:
         memory_bytes=node.memory_bytes,
         gpus=node.gpus,
         gpu_type=node.gpu_type,
+        labels=node.labels,
+        topology=node.topology,
+        price_per_hour=node.price_per_hour,
+        spot=node.spot,
         health=health,
     )
 

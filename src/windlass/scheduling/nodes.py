@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Sequence
+from functools import lru_cache
 
-from sqlalchemy import BigInteger, Column, Connection, Float, Integer, String, Table, delete, func, insert, select
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Connection,
+    Float,
+    Integer,
+    String,
+    Table,
+    Text,
+    delete,
+    false,
+    func,
+    insert,
+    select,
+)
 
 from windlass.core.resources import Node
 from windlass.db.metadata import Seconds, metadata
@@ -20,6 +37,11 @@ nodes = Table(
     Column("gpus", Integer, nullable=False),
     Column("gpu_type", String(64)),
     Column("seen_at", Seconds, nullable=False),
+    # Lists as JSON in one order, so that the database can tell which are the same.
+    Column("labels", Text, nullable=False, server_default="[]"),
+    Column("topology", Text, nullable=False, server_default="[]"),
+    Column("price_per_hour", Float, nullable=False, server_default="0"),
+    Column("spot", Boolean, nullable=False, server_default=false()),
 )
 
 
@@ -36,6 +58,10 @@ def commit_nodes(tx: Connection, engine: str, found: Sequence[Node], *, now: flo
                 "gpus": node.gpus,
                 "gpu_type": node.gpu_type,
                 "seen_at": now,
+                "labels": json.dumps(sorted(node.labels)),
+                "topology": json.dumps(node.topology),
+                "price_per_hour": node.price_per_hour,
+                "spot": node.spot,
             }
             for node in found
         ]
@@ -57,14 +83,29 @@ def load_nodes(tx: Connection) -> tuple[Node, ...]:
             memory_bytes=row.memory_bytes,
             gpus=row.gpus,
             gpu_type=row.gpu_type,
+            labels=_labels(row.labels),
+            topology=_topology(row.topology),
+            price_per_hour=row.price_per_hour,
+            spot=row.spot,
         )
         for row in rows
     )
 
 
+@lru_cache(maxsize=1 << 12)  # few differ, and all are read in every pass
+def _labels(text: str) -> frozenset[str]:
+    return frozenset(json.loads(text))
+
+
+@lru_cache(maxsize=1 << 12)
+def _topology(text: str) -> tuple[str, ...]:
+    return tuple(json.loads(text))
+
+
 def load_kinds(tx: Connection) -> tuple[NodeKind, ...]:
     """What nodes there are, without naming each: enough to tell what could ever run."""
-    alike = (nodes.c.engine, nodes.c.cpus, nodes.c.memory_bytes, nodes.c.gpus, nodes.c.gpu_type)
+    same = ("engine", "cpus", "memory_bytes", "gpus", "gpu_type", "labels", "spot")
+    alike = [nodes.c[name] for name in same]
     first = func.min(nodes.c.name).label("first")
     rows = tx.execute(
         select(*alike, first, func.count().label("size")).group_by(*alike).order_by(nodes.c.engine, first)
@@ -78,6 +119,8 @@ def load_kinds(tx: Connection) -> tuple[NodeKind, ...]:
                 memory_bytes=row.memory_bytes,
                 gpus=row.gpus,
                 gpu_type=row.gpu_type,
+                labels=_labels(row.labels),
+                spot=row.spot,
             ),
             count=row.size,
         )

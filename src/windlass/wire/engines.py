@@ -11,6 +11,8 @@ from windlass.wire.ray import RayConfig
 from windlass.wire.slurm import SlurmConfig
 from windlass.wire.strict import StrictModel
 
+LabelText = Annotated[str, Field(pattern=r"^[^\x00=]*$", max_length=317)]
+
 
 class LocalConfig(StrictModel):
     """Processes of the server's own machine."""
@@ -18,6 +20,10 @@ class LocalConfig(StrictModel):
     type: Literal["local"]
     nodes: int = Field(1, ge=1, le=64, description="virtual nodes that the machine is divided into")
     warm: bool = Field(True, description="keep interpreters with PyTorch loaded")
+    labels: dict[LabelText, LabelText] = Field(
+        default_factory=dict, description="of its nodes, for specs that ask for them, e.g. {room: lab}"
+    )
+    price_per_hour: float = Field(0.0, ge=0, allow_inf_nan=False, description="of the machine in dollars, if known")
     spot_notices: Literal["aws", "gcp", "azure"] | None = Field(
         None, description="whose machine this is, if it can be taken away: it is asked for its notices"
     )

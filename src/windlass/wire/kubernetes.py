@@ -127,6 +127,14 @@ class KubernetesConfig(StrictModel):
     node_selector: dict[Key, Value] = Field(default_factory=dict, description="labels of the nodes it may use")
     gpu_resource: Key = Field("nvidia.com/gpu", description="what a GPU (or TPU: google.com/tpu) is called")
     gpu_type_label: Key = Field("nvidia.com/gpu.product", description="the node label that names the type of GPU")
+    topology_labels: tuple[Key, ...] = Field(
+        ("topology.kubernetes.io/zone",),
+        description="node labels that say where a node stands, from the widest to the nearest: zone, rack, switch",
+    )
+    node_prices: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(
+        default_factory=dict,
+        description="dollars an hour of a node by its node.kubernetes.io/instance-type; the cheapest are used first",
+    )
     network_policy: bool = Field(True, description="let only pods of the same project reach a pod")
     security: KubernetesSecurity = KubernetesSecurity()
     node_loss: DurationS = Field(60.0, description="how long a node may be silent before its pods are given up")

@@ -63,6 +63,11 @@ class SlurmConfig(StrictModel):
     shared_dir: Path = Field(description="a folder that the server and all nodes see under the same path")
     defaults: SlurmOptions = Field(SlurmOptions(), description="for specs that do not say otherwise")
     nodes: tuple[str, ...] = Field((), description="use only nodes that match one of these patterns, such as `gpu*`")
+    topology_features: tuple[Word, ...] = Field(
+        (),
+        description="keys of node features of the form KEY=VALUE that say where a node stands, from the widest to the "
+        "nearest, such as [row, rack]",
+    )
     python: str | None = Field(None, description="an interpreter on the nodes, 3.9 or newer; by default the server's")
     bin_dir: Path | None = Field(None, description="where sbatch, squeue, ... are, if not on PATH")
     conf: Path | None = Field(None, description="slurm.conf (SLURM_CONF), if it is in no usual place")

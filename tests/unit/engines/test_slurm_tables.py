@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -63,7 +64,8 @@ class TestListings:
         assert (rows[1].reason, rows[1].restarts, rows[1].comment) == ("Resources", 2, "other | comment")
 
     def test_nodes_are_listed_once_per_partition_and_counted_once(self) -> None:
-        row = ("n1", "mixed+planned", "3/4/1/8", "4000", "1000", "gpu:a100:4(S:0-1)", "gpu:a100:2(IDX:0,2)")
+        gres = ("gpu:a100:4(S:0-1)", "gpu:a100:2(IDX:0,2)")
+        row = ("n1", "mixed+planned", "3/4/1/8", "4000", "1000", *gres, "nvlink,rack=r1")
         found = parse_nodes(listing(NODE_COLUMNS, row, row))
         assert found == [
             NodeRow(
@@ -76,7 +78,21 @@ class TestListings:
                 gpus=4,
                 gpus_used=2,
                 gpu_type="a100",
+                features=("nvlink", "rack=r1"),
             )
+        ]
+
+    def test_features_are_labels_and_may_say_where_a_node_stands(self) -> None:
+        rows = [
+            replace(node("n1"), features=("nvlink", "rack=r1", "row=a")),
+            replace(node("n2"), features=("spot", "row=a")),
+            node("n3"),
+        ]
+        found = decide_inventory("hpc", rows, [], may_use_reserved=False, topology_features=("row", "rack"))
+        assert [(each.labels, each.topology, each.spot) for each in found] == [
+            ({"nvlink=true", "rack=r1", "row=a"}, ("a", "r1"), False),
+            ({"spot=true", "row=a"}, ("a",), True),
+            (frozenset(), (), False),
         ]
 
     @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from windlass.server.catalogue import Setting, render_file, render_table, settin
 from windlass.server.config import load_config
 from windlass.server.settings import Settings
 from windlass.wire.config import ServerConfig
+from windlass.wire.engines import LocalConfig
 
 ROOT = Path(__file__).parents[3]
 
@@ -158,7 +159,7 @@ def test_the_older_variables_go_on_working(tmp_path: Path) -> None:
     }
     text = "engines: {a: {type: local, nodes: 2}, b: {type: slurm, shared_dir: /s}}\nprices: {cpu: 1}\n"
     config = loaded(tmp_path, text, environ)
-    assert config.engines["a"].model_dump() == {"type": "local", "nodes": 3, "warm": False, "spot_notices": None}
+    assert config.engines["a"] == LocalConfig(type="local", nodes=3, warm=False)
     assert (config.prices.cpu, config.prices.gpu) == (0.5, {"h100": 1.0})
 
 

@@ -110,6 +110,8 @@ class KubernetesEngine:
             tolerated=[toleration.key for toleration in config.defaults.tolerations if toleration.key],
             gpu_resource=config.gpu_resource,
             gpu_type_label=config.gpu_type_label,
+            topology_labels=config.topology_labels,
+            prices=config.node_prices,
         )
 
     def launch(self, launch: Launch) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
 from windlass.core.resources import Node
+from windlass.engines.attributes import is_spot, labels_of, topology_of
 from windlass.engines.kubernetes.api import Json
 from windlass.engines.kubernetes.pods import parse_time
 
@@ -35,6 +36,7 @@ _LEAVING: Mapping[str, float | None] = {
     "node.kubernetes.io/out-of-service": 0.0,
 }
 _KEEPING_OUT = ("NoSchedule", "NoExecute")
+_INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,9 +123,11 @@ def decide_inventory(
     tolerated: Iterable[str],
     gpu_resource: str,
     gpu_type_label: str,
+    topology_labels: Sequence[str] = (),
+    prices: Mapping[str, float] | None = None,
 ) -> list[Node]:
     """What attempts can have: of nodes that take pods, what others have not asked for. `tolerated` are keys of taints
-    that the engine's pods do not mind."""
+    that the engine's pods do not mind; `prices` are of a whole node, by its type of instance."""
     held: dict[str, dict[str, Decimal]] = {}
     for pod in foreign:
         on_node = held.setdefault(pod.node, {})
@@ -147,6 +151,10 @@ def decide_inventory(
                 memory_bytes=int(free.get("memory", 0)),
                 gpus=gpus,
                 gpu_type=node.labels.get(gpu_type_label) if gpus else None,
+                labels=labels_of(node.labels),
+                topology=topology_of(node.labels, topology_labels),
+                price_per_hour=(prices or {}).get(node.labels.get(_INSTANCE_TYPE, ""), 0.0),
+                spot=is_spot(node.labels),
             )
         )
     return offered

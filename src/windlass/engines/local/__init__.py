@@ -21,6 +21,9 @@ def open_engine(config: LocalConfig, context: EngineContext) -> Engine:
         name=context.name,
         code=context.code,
         nodes=config.nodes,
+        labels=config.labels,
+        price_per_hour=config.price_per_hour,
+        spot=config.spot_notices is not None,
         warm=config.warm,
     )
     if config.spot_notices is None:

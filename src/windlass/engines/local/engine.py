@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,9 @@ class LocalEngine:
         name: str = "local",
         code: CodeStore | None = None,
         nodes: int = 1,
+        labels: Mapping[str, str] | None = None,
+        price_per_hour: float = 0.0,
+        spot: bool = False,
         warm: bool = True,
         preimport: Sequence[str] = PREIMPORT,
     ) -> None:
@@ -63,6 +66,9 @@ class LocalEngine:
         self._clock = clock
         self._code = code
         self._nodes = nodes
+        self._labels = labels or {}
+        self._price_per_hour = price_per_hour
+        self._spot = spot
         self._warm = warm
         self._home.mkdir(parents=True, exist_ok=True)
         self._machine: Machine | None = None
@@ -126,7 +132,10 @@ class LocalEngine:
 
     def _measured(self) -> Machine:
         if self._machine is None:
-            self._machine = measure_machine(engine=self.name, nodes=self._nodes)
+            measured = measure_machine(engine=self.name)
+            self._machine = replace(
+                measured, nodes=self._nodes, labels=self._labels, price_per_hour=self._price_per_hour, spot=self._spot
+            )
         return self._machine
 
     def _write_plans(self, launch: Launch) -> _Seen:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from windlass.agent.nvml import Nvml
 from windlass.core.errors import LaunchFailed
 from windlass.core.names import unknown
 from windlass.core.resources import Node
+from windlass.engines.attributes import labels_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +22,9 @@ class Machine:
     engine: str = "local"  # its name, and the stem of its nodes' names
     gpus: tuple[Mapping[str, Any], ...] = ()  # index, name, memory_bytes: in the driver's numbering
     nodes: int = 1
+    labels: Mapping[str, str] = field(default_factory=dict)
+    price_per_hour: float = 0.0  # of all of it
+    spot: bool = False
 
     @property
     def gpus_per_node(self) -> int:
@@ -38,6 +42,9 @@ class Machine:
                 memory_bytes=self.memory_bytes // self.nodes,
                 gpus=self.gpus_per_node,
                 gpu_type=_gpu_type(str(self.gpus[0]["name"])) if self.gpus_per_node else None,
+                labels=labels_of(self.labels),
+                price_per_hour=self.price_per_hour / self.nodes,
+                spot=self.spot,
             )
             for name in self.node_names()
         )
@@ -54,8 +61,8 @@ class Machine:
         return [self.gpus[first + index] for index in indices]
 
 
-def measure_machine(*, engine: str, nodes: int) -> Machine:
-    return Machine(engine=engine, cpus=_cpus(), memory_bytes=_memory_bytes(), gpus=_gpus(os.environ), nodes=nodes)
+def measure_machine(*, engine: str) -> Machine:
+    return Machine(engine=engine, cpus=_cpus(), memory_bytes=_memory_bytes(), gpus=_gpus(os.environ))
 
 
 def _cpus() -> float:

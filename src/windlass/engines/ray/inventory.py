@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from windlass.core.resources import Node
+from windlass.engines.attributes import is_spot, labels_of, topology_of
 from windlass.engines.ray.tables import RayNode, Tables, node_names
 
 _ACCELERATOR = "accelerator_type:"
 _ACCELERATOR_LABEL = "ray.io/accelerator-type"
+_TOPOLOGY = ("ray.io/availability-zone",)
 _HOLDING = ("PREPARED", "CREATED", "RESCHEDULING")
 
 
@@ -30,6 +32,9 @@ def render_inventory(engine: str, tables: Tables) -> tuple[Node, ...]:
                 memory_bytes=int(memory),
                 gpus=int(gpus),
                 gpu_type=_gpu_type(node) if gpus >= 1 else None,
+                labels=labels_of(node.labels),
+                topology=topology_of(node.labels, _TOPOLOGY),
+                spot=is_spot(node.labels),
             )
         )
     return tuple(sorted(nodes, key=lambda node: node.name))

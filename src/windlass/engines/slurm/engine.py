@@ -73,7 +73,13 @@ class SlurmEngine:
         wanted = self._config.nodes
         kept = [row for row in rows.values() if not wanted or any(fnmatch.fnmatch(row.name, one) for one in wanted)]
         reserved = self._config.defaults.reservation is not None
-        return decide_inventory(self.name, kept, self._holdings(), may_use_reserved=reserved)
+        return decide_inventory(
+            self.name,
+            kept,
+            self._holdings(),
+            may_use_reserved=reserved,
+            topology_features=self._config.topology_features,
+        )
 
     def launch(self, launch: Launch) -> None:
         try:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from windlass.core.resources import Node
+from windlass.engines.attributes import is_spot, labels_of, topology_of
 from windlass.engines.slurm.tables import NodeRow
 
 _MEGABYTE = 1 << 20
@@ -25,7 +26,12 @@ class Holding:
 
 
 def decide_inventory(
-    engine: str, rows: Sequence[NodeRow], holdings: Sequence[Holding], *, may_use_reserved: bool
+    engine: str,
+    rows: Sequence[NodeRow],
+    holdings: Sequence[Holding],
+    *,
+    may_use_reserved: bool,
+    topology_features: Sequence[str] = (),
 ) -> list[Node]:
     found = []
     for row in rows:
@@ -39,6 +45,7 @@ def decide_inventory(
         if cpus <= 0:
             continue
         gpus = max(0, row.gpus - foreign_gpus)
+        labels = features_as_labels(row.features)
         found.append(
             Node(
                 engine=engine,
@@ -47,6 +54,15 @@ def decide_inventory(
                 memory_bytes=max(0, row.memory_mb * _MEGABYTE - foreign_bytes),
                 gpus=gpus,
                 gpu_type=row.gpu_type.lower() if row.gpu_type and gpus else None,
+                labels=labels_of(labels),
+                topology=topology_of(labels, topology_features),
+                spot=is_spot(labels),
             )
         )
     return found
+
+
+def features_as_labels(features: Sequence[str]) -> dict[str, str]:
+    """`rack=r1` is a label as it is, `nvlink` is `nvlink=true`."""
+    parts = [feature.partition("=") for feature in features]
+    return {key: value if equals else "true" for key, equals, value in parts}

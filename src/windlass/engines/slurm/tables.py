@@ -14,7 +14,7 @@ from enum import StrEnum
 JOB_COLUMNS = (("JobID", 24), ("State", 24), ("Reason", 64), ("RestartCnt", 12), ("Comment", 160), ("NodeList", 256))
 NODE_COLUMNS = (
     *(("NodeList", 128), ("StateComplete", 128), ("CPUsState", 48), ("Memory", 24), ("AllocMem", 24)),
-    *(("Gres", 512), ("GresUsed", 512)),
+    *(("Gres", 512), ("GresUsed", 512), ("Features", 1024)),
 )
 _GPUS = re.compile(r"(?:^|,)gpu(?::(?P<type>[^:,()]+))??:(?P<count>\d+)(?:\([^)]*\))?(?=,|$)")
 # A node with any of these takes no new work.
@@ -77,6 +77,7 @@ class NodeRow:
     gpus: int = 0
     gpus_used: int = 0
     gpu_type: str | None = None
+    features: tuple[str, ...] = ()
 
     @property
     def is_fit(self) -> bool:
@@ -121,7 +122,7 @@ def parse_jobs(listing: bytes) -> list[JobRow]:
 def parse_nodes(listing: bytes) -> list[NodeRow]:
     """A node is listed once for every partition it is in."""
     found = {}
-    for name, states, cpus, memory, used, gres, gres_used in _rows(listing, NODE_COLUMNS):
+    for name, states, cpus, memory, used, gres, gres_used, features in _rows(listing, NODE_COLUMNS):
         allocated, _, other, total = (int(number) for number in cpus.split("/"))
         gpus, gpu_type = count_gpus(gres)
         found[name] = NodeRow(
@@ -134,6 +135,7 @@ def parse_nodes(listing: bytes) -> list[NodeRow]:
             gpus=gpus,
             gpus_used=count_gpus(gres_used)[0],
             gpu_type=gpu_type,
+            features=() if features == "(null)" else tuple(filter(None, features.split(","))),
         )
     return list(found.values())
 

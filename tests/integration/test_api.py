@@ -17,7 +17,7 @@ from httpx import Client, Response
 
 from windlass.core.resources import Node, NodeShare, Placement
 from windlass.db.database import Database, sqlite_url
-from windlass.runs.store import insert_attempts, load_runs_in
+from windlass.runs.store import insert_attempts, load_runs, load_runs_in
 from windlass.runs.tables import runs
 from windlass.runs.types import RunState
 from windlass.scheduling.nodes import commit_nodes
@@ -243,6 +243,31 @@ def test_the_queue_is_shown_in_its_order_with_reasons(api: Client, database_url:
         f"waits for 4 CPU: project default holds 3 CPU, its run gpt-small ({large['id']}) "
     )
     assert why["summary"].endswith("; 1 run is ahead of it")
+
+
+def test_a_start_is_estimated_from_how_long_runs_lasted(api: Client, database_url: str) -> None:
+    db = Database(database_url)
+    for _ in range(6):
+        submit(api)
+    with db.write() as tx:
+        commit_nodes(tx, "fake", [Node(engine="fake", name="n", cpus=4, memory_bytes=10**9)], now=1.0)
+        tx.execute(runs.update().values(state="succeeded", cpu_hours=1.0))
+        row = tx.execute(runs.select().limit(1)).one()
+        [busy] = load_runs(tx, [row.id])
+        insert_attempts(tx, [(busy, _on_n(cpus=3))], now=time.time())
+        tx.execute(runs.update().where(runs.c.id == row.id).values(state="running", attempt_count=1))
+    waits = submit(api, resources={"cpus": 4}, name="waits")
+    start = api.get(f"/api/runs/{waits['id']}/why").json()["start"]
+    assert time.time() - 60 < start["earliest"] <= start["likely"]
+    [entry] = api.get("/api/queue").json()["entries"]
+    assert entry["start"]["likely"] is not None
+    again = {"state": "recovering", "retry_at": time.time() + 600, "attempt_count": 1, "version": 7}
+    with db.write() as tx:
+        tx.execute(runs.update().where(runs.c.id == waits["id"]).values(again))
+    db.close()
+    [entry] = api.get("/api/queue").json()["entries"]
+    assert (entry["position"], entry["obstacle"], entry["start"]) == (None, "retry", None)
+    assert entry["reason"].startswith("attempt 2 in ")
 
 
 def _on_n(*, cpus: float) -> Placement:

@@ -149,6 +149,7 @@ def test_pages(client: windlass.Client, code: Path) -> None:
 
 def test_the_cluster_and_the_server(client: windlass.Client) -> None:
     assert client.cluster().nodes[0].cpus > 0
+    assert client.queue().entries == []
     assert client.info().version == client.health().version == windlass.__version__
 
 

@@ -88,8 +88,9 @@ def check_queue(tx: Connection, row: Mapping[str, Any], rules: Rules) -> None:
             continue
         count = tx.execute(select(func.count()).select_from(runs).where(waiting, mine)).scalar_one()
         if count >= most:
+            wait = "1 run" if count == 1 else f"{count:,} runs"
             raise QueueFull(
-                f"the queue is full: {count:,} runs {whose} wait, and {most:,} may",
+                f"the queue is full: {wait} {whose} {'waits' if count == 1 else 'wait'}, and {most:,} may",
                 hint="submit again when some have started, or cancel those that are not needed",
             )
 

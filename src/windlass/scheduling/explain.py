@@ -324,9 +324,8 @@ class _Account:
         for run in self._outlook.running.values():
             above = {each.name for each in self._outlook.account(run.project).path}
             if run.user == found.holder if is_user else found.holder in above:
-                held = 1.0 if found.resource == "runs" else needs(run.want, found.resource, len(run.placement.shares))
-                runs.append((held, run.run_id))
-        which = [self._beside.label(run_id) for held, run_id in _most({"": runs}) if held]
+                runs.append((needs(run.want, found.resource, len(run.placement.shares)), run.run_id))
+        which = [self._beside.label(run_id) for held, run_id in _most({"": runs}) if held or found.resource == "runs"]
         who = found.holder if is_user else f"project {found.holder}"
         held_now = describe_amount(found.resource, found.held)
         return [f"{who} holds {held_now}: {listing(which, MOST_RUNS)}"] if which else []

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 
-from windlass.scheduling.core.fairness import Account, exceeded, is_within
+from windlass.scheduling.core.fairness import Account, Amount, capacity, dominant_share, exceeded, is_within
 from windlass.scheduling.core.index import lasted
 from windlass.scheduling.core.learned import Learned
 from windlass.scheduling.core.pool import holdings
@@ -124,17 +124,11 @@ class Outlook:
 
     def share_held(self, account: Account) -> float:
         """Its dominant share of the cluster now."""
-        gpus, cpus, memory = self._whole
-        return max(_part(account.gpus, gpus), _part(account.cpus, cpus), _part(account.memory, memory))
+        return dominant_share((account.gpus, account.cpus, account.memory), self._whole)
 
     @cached_property
-    def _whole(self) -> tuple[float, float, float]:
-        nodes = self._table.pool.nodes
-        return (
-            float(sum(node.gpus for node in nodes)),
-            sum(node.cpus for node in nodes),
-            float(sum(node.memory_bytes for node in nodes)),
-        )
+    def _whole(self) -> Amount:
+        return capacity(self._table.pool.nodes)
 
     @property
     def has_quotas(self) -> bool:
@@ -163,27 +157,18 @@ class Outlook:
         account = self.account(run.project)
         allowed = self._table.allowed(run, self._table.shape(run), account)
         if not allowed:
-            return self._limited(run, forms[0].want, account)
+            return self._limited(run, forms[0], account)
         if not self._table.has_room(allowed):
             return Hindrance(obstacle=Obstacle.ROOM, want=allowed[0].want)
         kept_for = self._kept_for(allowed)
         obstacle = Obstacle.KEPT if kept_for else Obstacle.TURN
         return Hindrance(obstacle=obstacle, want=allowed[0].want, kept_for=kept_for)
 
-    def _limited(self, run: Waiting, want: Want, account: Account) -> Hindrance:
-        passed = exceeded(account, want, want.nodes)
+    def _limited(self, run: Waiting, form: Form, account: Account) -> Hindrance:
+        passed = exceeded(account, form.want, form.nodes, types=form.types)
         if passed is not None:
-            return _limit(Obstacle.LIMIT, passed, passed.limit, want, passed.name)
-        user = self._user(run.user)
-        return _limit(Obstacle.USER_LIMIT, user, self.policy.user_limit, want, run.user)
-
-    def _user(self, name: str) -> Account:
-        """With what the user's runs hold."""
-        account = Account(name, None, None, 0.0)
-        for run in self.running.values():
-            if run.user == name:
-                self._table.accounts.charge(account, run.want, len(run.placement.shares))
-        return account
+            return _limit(Obstacle.LIMIT, passed, passed.limit, form, passed.name)
+        return _limit(Obstacle.USER_LIMIT, self._table.user(run.user), self.policy.user_limit, form, run.user)
 
     def _kept_for(self, forms: Sequence[Form]) -> tuple[str, ...]:
         """Whose nodes are among those on which it would have room."""
@@ -326,10 +311,11 @@ def _carried_out(snapshot: Snapshot, decisions: Decisions, now: float) -> Snapsh
     return replace(snapshot, running=(*running, *started), waiting=waiting)
 
 
-def _limit(obstacle: Obstacle, account: Account, limit: Mapping[str, float], want: Want, holder: str) -> Hindrance:
+def _limit(obstacle: Obstacle, account: Account, limit: Mapping[str, float], form: Form, holder: str) -> Hindrance:
     """The first of the limits that it would pass."""
+    want = form.want
     for resource, most in sorted(limit.items()):
-        if not is_within(account, {resource: most}, want, want.nodes):
+        if not is_within(account, {resource: most}, want, form.nodes, types=form.types):
             held = account.holds(resource)
             return Hindrance(obstacle=obstacle, want=want, holder=holder, resource=resource, held=held, most=most)
     return Hindrance(obstacle=obstacle, want=want, holder=holder)
@@ -338,7 +324,3 @@ def _limit(obstacle: Obstacle, account: Account, limit: Mapping[str, float], wan
 def _missing(room: tuple[int, int, int], form: Form) -> tuple[int, int, int]:
     gpus, cpus, memory = room
     return max(0, form.gpus - gpus), max(0, form.cpus - cpus), max(0, form.memory - memory)
-
-
-def _part(some: float, whole: float) -> float:
-    return some / whole if whole else 0.0

@@ -196,6 +196,16 @@ def test_limits() -> None:
     assert short(there({}), user_limit={"gpu": 12}) == "ada: limit of 12 GPUs"
 
 
+def test_a_limit_of_one_type_holds_for_runs_that_name_none() -> None:
+    busy = [held("r-1", share("a", gpus=8), user="ada")]
+    there = snapshot([waiting("w", want(gpus=8), user="ada")], h100s("a", "b"), running=busy)
+    limited = snapshot(
+        [waiting("w", want(gpus=8))], h100s("a", "b"), running=busy, projects=[Project(name="p", limit={"gpu:h100": 8})]
+    )
+    assert explain(limited).summary == "waits: project p is at its limit of 8 h100"
+    assert explain(there, user_limit={"gpu:h100": 8}).summary == "waits: ada is at the limit of 8 h100 for each user"
+
+
 def test_what_starts_now_counts_for_the_limit_of_the_next() -> None:
     queue = [waiting("w-2", h100(8), queued_at=1), waiting("w", h100(8), queued_at=2)]
     there = snapshot(queue, h100s("a", "b"), projects=[Project(name="p", limit={"gpu": 8})])

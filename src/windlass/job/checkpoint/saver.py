@@ -14,7 +14,6 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,11 +33,10 @@ from windlass.job.checkpoint.folder import (
     saving_name,
 )
 from windlass.job.checkpoint.retention import Keep, decide_retention
+from windlass.job.checkpoint.writing import Image, Writer, finish
 
-_CHUNK = 8 << 20
 _PATIENCE_S = 600.0  # with other ranks' savers, after our own part is written
 _LOOK_EVERY_S = 0.02
-_MOST_THREADS = 4
 _MOST_PARTS = 3  # of checkpoints that become such in the store; one that is being sent is held open until it is
 
 
@@ -86,9 +84,7 @@ class Saver:
         self._disk = disk
         self._arenas: dict[int, mmap.mmap] = {}
         self._metadata = b""
-        self._threads = ThreadPoolExecutor(
-            max(2, min(_MOST_THREADS, (os.cpu_count() or 2) // 2))
-        )  # one hashes, one writes
+        self._writer = Writer(disk, local_ranks=int(os.environ.get("LOCAL_WORLD_SIZE") or 1))
 
     def use_arena(self, fd: int, metadata: bytes, number: int = 0) -> None:
         self._arenas[number] = mmap.mmap(fd, 0, prot=mmap.PROT_READ)
@@ -105,56 +101,41 @@ class Saver:
             written_s = time.monotonic() - began
             if order.is_lead:
                 self._commit(order, saving, files)
+            took_s = time.monotonic() - began
         except (SaveFailed, InvalidInput, OSError) as error:
             self._give_up(order, saving, error)
             return {"step": order.step, "error": str(error), "took_s": time.monotonic() - began}
+        if order.is_lead:
+            self._clean_up(Path(order.folder), Keep(**order.keep))
         size = sum(file.size_bytes for file in files)
-        took_s = time.monotonic() - began
         return {"step": order.step, "error": None, "took_s": took_s, "written_s": written_s, "size_bytes": size}
 
     def _write_part(self, order: Order, saving: Path) -> list[PartFile]:
-        write = self._write_encoded if _encoding(order).name else self._write_image
-        writing = [self._threads.submit(write, order, saving, *file) for file in order.files]
-        try:
-            files = [future.result() for future in writing]
-        finally:
-            for future in writing:
-                future.exception()  # none of them may go on after we have given up
+        images = [Image(name=name, start=start, size_bytes=size) for name, start, size in order.files]
+        if _encoding(order).name:
+            hashers = self._writer.hashers
+            files = finish([hashers.submit(self._write_encoded, order, saving, image) for image in images])
+        else:
+            files = self._writer.write(saving, images, self._arenas[order.arena])
         self._disk.sync_dir(saving)
         part = {"save_id": order.save_id, "files": [asdict(file) for file in files]}
         self._disk.write_file(saving / part_name(order.rank), json.dumps(part).encode())
         return files
 
-    def _write_image(self, order: Order, saving: Path, name: str, start: int, size: int) -> PartFile:
-        """Straight from the arena, each chunk hashed on its way."""
-        digest = hashlib.sha256()
-        fd = self._disk.create(saving / name, direct=True)
+    def _write_encoded(self, order: Order, saving: Path, image: Image) -> PartFile:
+        """Compressed or encrypted: the hash is of what is on the disk."""
+        encoder = Encoder(_encoding(order), image.name, image.size_bytes)
+        digest, written, name = hashlib.sha256(), 0, f"{image.name}{SUFFIX}"
+        fd = self._disk.create(saving / name)
         try:
-            self._disk.reserve(fd, size)
-            with memoryview(self._arenas[order.arena]) as memory:
-                for at in range(0, size, _CHUNK):
-                    with memory[start + at : start + min(at + _CHUNK, size)] as chunk:
-                        digest.update(chunk)
-                        self._disk.write(fd, chunk, at)
-            self._disk.sync(fd)
-        finally:
-            os.close(fd)
-        return PartFile(name=name, size_bytes=size, sha256=digest.hexdigest())
-
-    def _write_encoded(self, order: Order, saving: Path, name: str, start: int, size: int) -> PartFile:
-        """The same, compressed or encrypted: the hash is of what is on the disk."""
-        encoder = Encoder(_encoding(order), name, size)
-        digest, written = hashlib.sha256(), 0
-        fd = self._disk.create(saving / f"{name}{SUFFIX}")
-        try:
-            for content in self._encoded(order, encoder, start, size):
+            for content in self._encoded(order, encoder, image.start, image.size_bytes):
                 digest.update(content)
                 self._disk.write(fd, memoryview(content), written)
                 written += len(content)
             self._disk.sync(fd)
         finally:
             os.close(fd)
-        return PartFile(name=f"{name}{SUFFIX}", size_bytes=written, sha256=digest.hexdigest())
+        return PartFile(name=name, size_bytes=written, sha256=digest.hexdigest())
 
     def _encoded(self, order: Order, encoder: Encoder, start: int, size: int) -> Iterator[bytes]:
         yield encoder.begin()
@@ -190,7 +171,6 @@ class Saver:
         if not order.is_whole:
             name = part_folder_name(f"{name}-{order.save_id}")
         self._show(saving, Path(order.folder) / name)
-        self._clean_up(Path(order.folder), Keep(**order.keep))
 
     def _write_metadata(self, order: Order, saving: Path) -> PartFile:
         name, content = METADATA, self._metadata

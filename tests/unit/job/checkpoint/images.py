@@ -24,7 +24,15 @@ def image(step: int) -> bytes:
     return bytes([step % 251]) * SIZE
 
 
-def order(folder: Path, step: int, *, save_id: str = "aaaa", rank: int = 0, world_size: int = 1) -> Order:
+def order(
+    folder: Path,
+    step: int,
+    *,
+    save_id: str = "aaaa",
+    rank: int = 0,
+    world_size: int = 1,
+    encode: dict[str, Any] | None = None,
+) -> Order:
     files = [[f"__{rank}_0.distcp", 0, SIZE // 2], [f"__{rank}_1.distcp", SIZE // 2, SIZE // 2]]
     return Order(
         folder=str(folder),
@@ -39,6 +47,7 @@ def order(folder: Path, step: int, *, save_id: str = "aaaa", rank: int = 0, worl
         plan="",
         metrics={},
         keep=asdict(Keep(last=1)),
+        encode=encode or {},
     )
 
 

@@ -142,6 +142,25 @@ def test_a_killed_saver_costs_no_training(tmp_path: Path, capsys: pytest.Capture
     assert "checkpoint-failed" in capsys.readouterr().err
 
 
+def test_a_save_that_comes_too_soon_is_left_out_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, optimizer = made(0)
+    with checkpoints(model=model, optimizer=optimizer, every=1, folder=tmp_path) as ckpt:
+        ckpt.step(1)
+        ckpt.wait()
+        saver = ckpt._snapshots._saving._companion._process
+        os.kill(saver.pid, signal.SIGSTOP)  # a disk that is slow
+        try:
+            for step in (2, 3, 4):
+                ckpt.step(step)  # waits for nothing
+        finally:
+            os.kill(saver.pid, signal.SIGCONT)
+        ckpt.wait()
+        ckpt.step(5)
+    assert sorted(saved.manifest.step for saved in list_saved(tmp_path)) == [1, 2, 5]
+    told = [line for line in capsys.readouterr().err.splitlines() if "checkpoint-late" in line]
+    assert len(told) == 2  # of steps 3 and 4
+
+
 def test_another_model_is_refused_by_name(tmp_path: Path) -> None:
     model, optimizer = made(0)
     with checkpoints(model=model, optimizer=optimizer, folder=tmp_path) as ckpt:

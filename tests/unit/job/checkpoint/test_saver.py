@@ -12,6 +12,7 @@ import pytest
 
 from tests.conftest import skip_unless_ci
 from tests.unit.job.checkpoint.images import SIZE, image, order, save
+from windlass.blobs.encoding import read_plain
 from windlass.job.checkpoint.disk import Disk
 from windlass.job.checkpoint.folder import Damaged, check_hashes, check_sizes, collect_garbage, discard, list_saved
 
@@ -22,25 +23,25 @@ def check_newest(folder: Path, *, steps: tuple[int, ...]) -> int:
     check_sizes(newest)
     check_hashes(newest)
     assert newest.manifest.step in steps
-    written = b"".join((newest.path / f"__0_{number}.distcp").read_bytes() for number in (0, 1))
+    written = b"".join(read_plain(newest.path, f"__0_{number}.distcp", os.environ) for number in (0, 1))
     assert written == image(newest.manifest.step)
     return newest.manifest.step
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_killed_at_any_change_the_newest_visible_one_is_good(when: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("when", "compress"), [("before", None), ("after", None), ("after", "zlib")])
+def test_killed_at_any_change_the_newest_visible_one_is_good(when: str, compress: str | None, tmp_path: Path) -> None:
     """Step 1 is saved; step 2 dies at its N-th change; step 3 is saved over what is left. Keep is one, so every save
     deletes as well."""
-    seen = set()
+    seen, encode = set(), {"compress": compress}
     for number in range(1, 200):
         folder = tmp_path / str(number)
-        assert save(order(folder, 1)) is not None
-        answer = save(order(folder, 2, save_id="bbbb"), fault=f"{number}:{when}")
+        assert save(order(folder, 1, encode=encode)) is not None
+        answer = save(order(folder, 2, save_id="bbbb", encode=encode), fault=f"{number}:{when}")
         seen.add(check_newest(folder, steps=(1, 2)))
         if answer is not None:
             break
-        assert save(order(folder, 3, save_id="cccc")) is not None
+        assert save(order(folder, 3, save_id="cccc", encode=encode)) is not None
         assert check_newest(folder, steps=(3,)) == 3
         assert [saved.manifest.step for saved in list_saved(folder)] == [3]
         assert not [path for path in folder.iterdir() if path.name.startswith(".trash")]

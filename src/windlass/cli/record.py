@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from windlass.wire.checkpoints import CheckpointList
     from windlass.wire.gang import RoleSpec
     from windlass.wire.runs import AttemptView, EventView, ExitView, RunView
+    from windlass.wire.spec import RunSpec
 
 _LABEL = 12
 _MOST_METRICS = 8
@@ -198,6 +199,22 @@ def put_request(record: Record, view: RunView) -> None:
     if spec.plan is not None:
         record.put("plan", "auto" if spec.plan == AUTO else str(parse_plan(spec.plan)))
     record.put("framework", spec.framework)
+    record.put("resources", ", ".join(_asked(spec)))
+    record.put("params", "  ".join(f"{name}={_short(value)}" for name, value in spec.params.items()))
+    record.put("env", "  ".join(f"{name}={value}" for name, value in spec.env.items()))
+    record.put("secrets", ", ".join(spec.secrets))
+    record.put("tags", "  ".join(f"{name}={value}" if value else name for name, value in view.tags.items()))
+    record.put("project", view.project if view.project != "default" else None)
+    record.put("priority", view.priority if view.priority != "normal" else None)
+    record.put("timeout", format_duration(spec.timeout) if spec.timeout else None)
+    if spec.deadline is not None:
+        record.put("deadline", time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(spec.deadline)))
+    record.put("preemptible", None if spec.preemptible else "no")
+    record.put("seed", str(view.seed))
+    record.put("clone of", view.clone_of)
+
+
+def _asked(spec: RunSpec) -> list[str]:
     asked = [f"{spec.nproc} processes per node"] if spec.nproc and spec.nproc > 1 else []
     wanted = spec.resources
     if spec.elastic is not None:
@@ -211,16 +228,7 @@ def put_request(record: Record, view: RunView) -> None:
     asked += [format_size(wanted.memory)] if wanted.memory else []
     asked += [f"{key}={value}" for key, value in wanted.labels.items()]
     asked += [] if wanted.spot else ["not on spot"]
-    record.put("resources", ", ".join(asked))
-    record.put("params", "  ".join(f"{name}={_short(value)}" for name, value in spec.params.items()))
-    record.put("env", "  ".join(f"{name}={value}" for name, value in spec.env.items()))
-    record.put("secrets", ", ".join(spec.secrets))
-    record.put("tags", "  ".join(f"{name}={value}" if value else name for name, value in view.tags.items()))
-    record.put("project", view.project if view.project != "default" else None)
-    record.put("priority", view.priority if view.priority != "normal" else None)
-    record.put("timeout", format_duration(spec.timeout) if spec.timeout else None)
-    record.put("seed", str(view.seed))
-    record.put("clone of", view.clone_of)
+    return asked
 
 
 def _role_words(name: str, role: RoleSpec) -> str:

@@ -159,7 +159,8 @@ def _with_deadline(spec: RunSpec, now: float) -> RunSpec:
 
 def within_limits(resources: Resources, project: str, rules: Rules) -> Resources:
     """What is left of a request's alternatives, were nothing else running. Raises CannotFit if nothing is."""
-    left, reasons = [], []
+    left: list[str | None] = []
+    reasons: list[str] = []
     for want in wants_of(resources, engines=None):
         reason = over_limit(want, project, rules)
         if reason is None:

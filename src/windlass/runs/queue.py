@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 
 from sqlalchemy import Connection, Row, select
 
@@ -31,6 +32,7 @@ from windlass.wire.queue import ProjectShare, QueueEntry, QueueView
 from windlass.wire.runs import StartEstimate
 
 LEARN_EVERY_S, RETRY_EVERY_S = 600.0, 10.0
+FRESH_S, MANY = 2.0, 1_000  # how long an answer about so many runs holds
 LEAST_ENDED = 5  # runs, from which something is known of how long runs last
 _NEVER = (Obstacle.NONE, Obstacle.ABSENT, Obstacle.NO_NODES)  # of these there is nothing to forecast
 
@@ -52,59 +54,58 @@ class QueueDesk:
         self._book = SnapshotBook(rules)
         self._learned: Learned | None = None
         self._learn_at = 0.0
+        self._last: Outlook | None = None
         self._lock = threading.Lock()
 
     def explain(self, tx: Connection, run_id: str, *, now: float) -> Answer | None:
         """None if the run is not among those that may start now."""
-        snapshot = self._load(tx, now)
-        outlook = self._look(snapshot, now)
+        outlook = self._look(tx, now, run_id)
         explanation = explain_waiting(outlook, run_id, load_beside(tx, now=now))
         if explanation is None:
             return None
         start = None
-        if outlook.hindrance(outlook.waiting[run_id]).obstacle not in _NEVER:
-            start = self._forecast(snapshot, run_id, now)
+        # Where nothing is known of how long runs last, a guess would look like knowledge.
+        if outlook.snapshot.learned is not None and outlook.hindrance(outlook.waiting[run_id]).obstacle not in _NEVER:
+            start = _estimate(forecast_start(outlook.snapshot, outlook.policy, outlook.now, run_id))
         return Answer(explanation=explanation, queued=len(outlook.order), start=start)
 
     def view(self, tx: Connection, *, project: str | None, limit: int, now: float) -> QueueView:
-        snapshot = self._load(tx, now)
-        outlook = self._look(snapshot, now)
-        beside = load_beside(tx, now=now)
-        forecasts = forecast_starts(snapshot, self._rules.policy, now) if snapshot.learned is not None else {}
-        rows = _load_waiting_rows(tx)
-        entries = [
+        outlook = self._look(tx, now)
+        snapshot, beside, rows = outlook.snapshot, load_beside(tx, now=now), _load_waiting_rows(tx)
+        forecasts = forecast_starts(snapshot, outlook.policy, outlook.now) if snapshot.learned is not None else {}
+        due = (
             _entry(outlook, outlook.waiting[run_id], rows[run_id], beside, forecasts.get(run_id))
             for run_id in outlook.order
-            if run_id in rows and project in (None, outlook.waiting[run_id].project)
-        ]
-        entries += [
+            if run_id in rows and project in (None, rows[run_id].project)
+        )
+        paused = (
             _paused(row, now)
             for row in rows.values()
             if (row.retry_at or 0.0) > now and row.id not in outlook.waiting and project in (None, row.project)
-        ]
+        )
         shares = [_project_share(share) for share in shares_of(outlook)]
-        return QueueView(total=len(rows), entries=entries[:limit], projects=shares)
+        return QueueView(total=len(rows), entries=list(islice(chain(due, paused), limit)), projects=shares)
+
+    def _look(self, tx: Connection, now: float, run_id: str | None = None) -> Outlook:
+        """With many runs, what was seen a moment ago will do, if this one was there: many may ask at once."""
+        with self._lock:
+            last = self._last
+            if last is not None and last.now <= now < last.now + FRESH_S and (run_id is None or run_id in last.waiting):
+                return last
+            snapshot, policy = self._load(tx, now), self._rules.policy
+            found = Outlook(snapshot, policy, decide(snapshot, policy, now), now)
+            self._last = found if len(snapshot.waiting) + len(snapshot.running) >= MANY else None
+            return found
 
     def _load(self, tx: Connection, now: float) -> Snapshot:
-        with self._lock:
-            # Attempts are read anew: of what changes in one while it lives, its last checkpoint is asked for here.
-            snapshot = self._book.load(tx, LivingBook().load(tx, None), now=now)
-            if now >= self._learn_at:
-                history = load_history(tx)
-                going = [index.lasted(run, now) for run in snapshot.running]
-                self._learned = history.learn(going) if history.count >= LEAST_ENDED else None
-                self._learn_at = now + (LEARN_EVERY_S if self._learned is not None else RETRY_EVERY_S)
-            return replace(snapshot, learned=self._learned)
-
-    def _forecast(self, snapshot: Snapshot, run_id: str, now: float) -> StartEstimate | None:
-        """None too where nothing is known of how long runs last: a guess would look like knowledge."""
-        if snapshot.learned is None:
-            return None
-        return _estimate(forecast_start(snapshot, self._rules.policy, now, run_id))
-
-    def _look(self, snapshot: Snapshot, now: float) -> Outlook:
-        policy = self._rules.policy
-        return Outlook(snapshot, policy, decide(snapshot, policy, now), now)
+        # Attempts are read anew: of what changes in one while it lives, its last checkpoint is asked for here.
+        snapshot = self._book.load(tx, LivingBook().load(tx, None), now=now)
+        if now >= self._learn_at:
+            history = load_history(tx)
+            going = [index.lasted(run, now) for run in snapshot.running]
+            self._learned = history.learn(going) if history.count >= LEAST_ENDED else None
+            self._learn_at = now + (LEARN_EVERY_S if self._learned is not None else RETRY_EVERY_S)
+        return replace(snapshot, learned=self._learned)
 
 
 def load_beside(tx: Connection, *, now: float) -> Beside:

@@ -38,7 +38,7 @@ class _Pass:
         table, policy = self._table, self._policy
         self._serve_interrupted()
         self._serve_starving()
-        levels = queues(table.snapshot, policy, table.now)
+        levels = queues(table.snapshot, policy, table.now, table.old)
         if table.accounts.has_quotas:
             for priority, level in levels.items():
                 self._serve_guaranteed(priority, level)
@@ -75,6 +75,7 @@ class _Pass:
             shape, account = table.shape(run), table.accounts.of(run.project)
             if run.run_id in self._done or not shape.is_possible or not table.allowed(run, shape, account):
                 continue
+            table.old.add(run.run_id)
             is_covered = table.accounts.has_quotas and table.is_covered(shape, account)
             if (is_covered and self._consider(run, shape, Queue([]), account, covered_only=True)) or self._consider(
                 run, shape, Queue([]), account, covered_only=False

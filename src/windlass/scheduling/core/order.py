@@ -53,8 +53,8 @@ class Queue:
         self._deferred = []
 
 
-def queues(snapshot: Snapshot, policy: Policy, now: float) -> dict[int, dict[str, Queue]]:
-    """For each priority, the highest first, the queues by project."""
+def queues(snapshot: Snapshot, policy: Policy, now: float, old: set[str] | None = None) -> dict[int, dict[str, Queue]]:
+    """For each priority, the highest first, the queues by project. `old` is told whom its age has put first."""
     levels: dict[int, dict[str, list[_Key]]] = {}
     rank, learned = policy.rank, snapshot.learned
     old_before = now - policy.ageing_s
@@ -74,11 +74,13 @@ def queues(snapshot: Snapshot, policy: Policy, now: float) -> dict[int, dict[str
             keys = level[project] = []
         keys.append((kind, value, run.queued_at, run.run_id, run))
         if run.queued_at <= old_before:
-            first = oldest.get((priority, project))
-            if first is None or (run.queued_at, run.run_id) < (first.queued_at, first.run_id):
+            known = oldest.get((priority, project))
+            if known is None or (run.queued_at, run.run_id) < (known.queued_at, known.run_id):
                 oldest[priority, project] = run
     if oldest:
-        _put_first(levels, oldest, _room_of_the_old(snapshot.running, policy.ageing_s))
+        first = _put_first(levels, oldest, _room_of_the_old(snapshot.running, policy.ageing_s))
+        if old is not None:
+            old |= first
     found = {}
     for priority in sorted(levels, reverse=True):
         by_project = levels[priority]
@@ -92,11 +94,14 @@ def _put_first(
     levels: dict[int, dict[str, list[_Key]]],
     oldest: dict[tuple[int, str], Waiting],
     held: dict[str, tuple[float, float]],
-) -> None:
+) -> set[str]:
+    found = set()
     for (priority, project), run in oldest.items():
         by_old, by_all = held.get(project, (0.0, 0.0))
         if by_old <= AGED_PART * by_all:
             levels[priority][project].append((_OLD, 0.0, run.queued_at, run.run_id, run))
+            found.add(run.run_id)
+    return found
 
 
 def _room_of_the_old(running: Iterable[Running], after_s: float) -> dict[str, tuple[float, float]]:

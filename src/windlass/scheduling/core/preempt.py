@@ -17,6 +17,7 @@ from windlass.scheduling.core.shares import Shares
 from windlass.scheduling.core.types import Cause, Policy, Running, size
 
 MOST_DOUBLINGS = 10
+OWED_PART = 0.25  # of what it waited for
 LITTLE = 0.05  # of its time a run that is stopped again and again loses by coming back
 BUDGET = 1000  # looks at nodes in one pass: what is not found by then is looked for in the next
 
@@ -32,6 +33,7 @@ class Claim:
     rank: float
     account: Account | None = None  # of a project that has less than is due to it, even with this run
     part: float = 0.0  # of the cluster
+    is_old: bool = False  # it waited too long, and comes first in its project
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +58,9 @@ def protected_until(run: Running, policy: Policy) -> float:
 
 
 def is_owed_time(run: Running, policy: Policy, now: float) -> bool:
-    """One that had to wait too long is not displaced for its rank again before it has run for as long as it waited."""
-    return run.waited_s >= policy.ageing_s and now - run.started_at < run.waited_s
+    """One that had to wait too long is not displaced for its rank again before it has run for a part of what it
+    waited."""
+    return run.waited_s >= policy.ageing_s and now - run.started_at < OWED_PART * run.waited_s
 
 
 def entitlement(claim: Claim, victim: Victim, policy: Policy, shares: Shares | None = None) -> Cause | None:
@@ -70,7 +73,8 @@ def entitlement(claim: Claim, victim: Victim, policy: Policy, shares: Shares | N
     if run.project == claim.project:
         if claim.priority != run.priority:
             return Cause.PRIORITY if claim.priority > run.priority else None
-        if is_displaced(claim.rank, victim, policy):
+        is_behind = claim.is_old and victim.rank > -inf
+        if is_behind or is_displaced(claim.rank, victim, policy):
             return Cause.ORDER
         # A gang that its project is owed has the small ones of its own stopped too, where they are in its way among
         # others: they come back elsewhere, since their project is owed that as well.
@@ -146,7 +150,9 @@ class Victims:
             return False
         worst = self._worst.get(claim.project)
         return worst is None or not (
-            claim.priority > self._lowest[claim.project] or is_displaced(claim.rank, worst, self._policy)
+            claim.is_old
+            or claim.priority > self._lowest[claim.project]
+            or is_displaced(claim.rank, worst, self._policy)
         )
 
     def choose(

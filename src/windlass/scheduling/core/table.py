@@ -52,6 +52,7 @@ class Table:
         self._soon_changes = 1  # counts what may bring room soon
         self.lent_in_vain: set[tuple[object, ...]] = set()
         self.kept_before = self._kept_before()
+        self.old: set[str] = set()  # whom waiting too long has put first
         self.kept: set[str] = set()  # for whom something is kept in this pass
         self._settle_running()
 
@@ -275,6 +276,7 @@ class Table:
             is_covered=is_covered,
             rank=self.policy.rank(run, self.snapshot.learned, self.now),
             account=account if is_owed else None,
+            is_old=run.run_id in self.old,
             part=self.share_of(run),
         )
 

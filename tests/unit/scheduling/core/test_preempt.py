@@ -137,9 +137,9 @@ def test_within_a_project_rank_displaces_by_a_clear_margin() -> None:
     assert not decided(snapshot([near], one, running=[long])).stops
     assert not decided(snapshot([waiting("w", project="other")], one, running=[long])).stops
     assert not decided(snapshot([waiting("w")], one, running=[long]), index_margin=None).stops
-    owed = replace(long, queued_at=long.started_at - 5000)
+    owed = replace(long, queued_at=long.started_at - 4 * 5000)
     assert not decided(snapshot([waiting("w")], one, running=[owed]), ageing_s=5000).stops
-    assert decided(snapshot([waiting("w")], one, running=[owed]), ageing_s=5001).stops
+    assert decided(snapshot([waiting("w")], one, running=[owed]), ageing_s=20_001).stops
     costly = replace(long, restart_s=5000)
     assert not decided(snapshot([waiting("w")], one, running=[costly])).stops
     unsaved = replace(long, saves_on_notice=False)  # all that it did would be lost: that is worth nobody's turn
@@ -242,3 +242,14 @@ def test_several_that_lose_less_together_than_one_go_in_its_place() -> None:
         first += gpus
     found = decided(snapshot([waiting("w", want(gpus=3), priority=1)], [node("a")], running=held))
     assert {stop.run_id for stop in found.stops} == {"r0", "r3"}
+
+
+def test_the_oldest_of_a_project_displaces_those_it_comes_before_whatever_its_rank() -> None:
+    """But no other that has waited as long and runs for a part of that."""
+    held = [full("fresh", "a", started_at=NOW - 900, saved_at=NOW)]
+    old = waiting("old", want(gpus=8), served=1e9, queued_at=NOW - 5000)
+    found = decided(snapshot([old], [node("a")], running=held), ageing_s=4000)
+    assert [(stop.run_id, stop.cause) for stop in found.stops] == [("fresh", Cause.ORDER)]
+    assert not decided(snapshot([old], [node("a")], running=held), ageing_s=6000).stops
+    owed = replace(held[0], queued_at=NOW - 900 - 5000)
+    assert not decided(snapshot([old], [node("a")], running=[owed]), ageing_s=4000).stops

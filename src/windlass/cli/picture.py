@@ -49,19 +49,20 @@ class Held:
     nodes: int
     gpus: float
     cpus: float
+    has_blocks: bool  # one without GPUs has none on nodes with GPUs
 
 
 def render_cluster(view: ClusterView, *, width: int, paint: Paint, now: float, everything: bool = False) -> list[str]:
     asides = {(aside.engine, aside.node): aside for aside in view.set_aside}
     runs = held_by(view.nodes)
     is_large = len(view.nodes) > MOST_NODES and not everything
-    marks = {} if is_large else mark_runs(runs)
+    marks = None if is_large else mark_runs(runs)
     lines: list[str] = []
     for engine, group in groupby(sorted(view.nodes, key=_place), key=lambda node: node.engine):
         nodes = list(group)
         state = next((each for each in view.engines if each.name == engine), None)
         lines += ["", *_engine_lines(engine, nodes, state, width, paint, now)]
-        if is_large:
+        if marks is None:
             lines += _map(nodes, asides, width, paint, now)
         else:
             lines += _rows(nodes, asides, marks, width, paint, now)
@@ -76,17 +77,21 @@ def render_cluster(view: ClusterView, *, width: int, paint: Paint, now: float, e
 def held_by(nodes: Iterable[NodeView]) -> list[Held]:
     """Of each run, the largest first."""
     shares: dict[str, list[NodeRun]] = {}
+    drawn: set[str] = set()
     for node in nodes:
         for run in node.runs:
             shares.setdefault(run.id, []).append(run)
+            if run.gpus or not node.gpus:
+                drawn.add(run.id)
     found = [
         Held(
             run=runs[0],
             nodes=len(runs),
             gpus=sum(len(run.gpus) * run.gpu_part for run in runs),
             cpus=sum(run.cpus for run in runs),
+            has_blocks=run_id in drawn,
         )
-        for runs in shares.values()
+        for run_id, runs in shares.items()
     ]
     return sorted(found, key=lambda held: (-held.gpus, -held.cpus, held.run.id))
 
@@ -94,7 +99,7 @@ def held_by(nodes: Iterable[NodeView]) -> list[Held]:
 def mark_runs(runs: Sequence[Held]) -> dict[str, Text]:
     """A letter and a colour for each; the smallest, where there are too many, have one for all of them."""
     marks: dict[str, Text] = {}
-    for at, held in enumerate(runs):
+    for at, held in enumerate(held for held in runs if held.has_blocks):
         letter = _LETTERS[at] if at < len(_LETTERS) else _OTHER
         marks[held.run.id] = (letter, ("inverse", _COLOURS[at % len(_COLOURS)]))
     return marks
@@ -290,25 +295,25 @@ def _free(nodes: Sequence[NodeView]) -> str:
 # ---- who is who --------------------------------------------------------------------------------------------------
 
 
-def _legend(runs: Sequence[Held], marks: Mapping[str, Text], width: int, paint: Paint) -> list[str]:
-    shown = runs[: len(_LETTERS)] if marks else runs[:MOST_LISTED]
+def _legend(runs: Sequence[Held], marks: Mapping[str, Text] | None, width: int, paint: Paint) -> list[str]:
+    shown = runs[:MOST_LISTED] if marks is None else runs[: len(_LETTERS)]
     amounts = [_amount(held) for held in shown]
     id_width = max(len(held.run.id) for held in shown)
     amount_width = max(len(amount) for amount in amounts)
     project_width = max(cells(held.run.project) for held in shown)
     left = width - id_width - amount_width - project_width - 11
     name_width = min(max(cells(held.run.name) for held in shown), max(8, left))
-    lines = [] if marks else [f"  {paint('the largest runs', 'dim')}"]
+    lines = [f"  {paint('the largest runs', 'dim')}"] if marks is None else []
     for held, amount in zip(shown, amounts, strict=True):
-        letter, styles = marks.get(held.run.id, ("", ()))
+        letter, styles = (marks or {}).get(held.run.id, (" ", ()))
         name = fit(held.run.name, name_width)
         said = f"{name}{' ' * (name_width - cells(name))}  {held.run.project.ljust(project_width)}"
         id = held.run.id.ljust(id_width)
-        mark = f"{paint(letter, *styles)} " if marks else ""
+        mark = "" if marks is None else f"{paint(letter, *styles)} "
         lines.append(f"  {mark}{paint(id, 'bold')}  {said}  {paint(amount, 'dim')}")
     more = len(runs) - len(shown)
     if more:
-        mark = paint(_OTHER, "inverse") + " " if marks else ""
+        mark = "" if marks is None else paint(_OTHER, "inverse") + " "
         lines.append(f"  {mark}{paint(f'{more:,} more runs', 'dim')}")
     return lines
 

@@ -93,6 +93,12 @@ def test_parts_of_gpus() -> None:
     assert draw(view(shared))[1].split()[1] == "+b·"
 
 
+def test_a_run_without_a_block_has_no_letter() -> None:
+    lines = draw(view(node("n1", run("r-a", range(2)), run("r-cpu", cpus=8))))
+    assert lines[1].split()[1] == "AA······"
+    assert lines[-2:] == ["  A r-a    train  vision  2 GPU", "    r-cpu  train  vision  8 CPU"]
+
+
 def test_nodes_without_gpus_have_blocks_of_cpus() -> None:
     laptop = node("me", run("r-a", cpus=1), run("r-b", cpus=0.5), gpus=0, cpus=4, engine="local")
     large = node("big", run("r-c", cpus=32), gpus=0, cpus=64, engine="local")

@@ -110,6 +110,8 @@ def render_entries(entries: Sequence[QueueEntry], now: float, width: int) -> str
         )
         if len(values) == 1
     }
+    if all(entry.start is None for entry in entries):
+        without.add("STARTS IN")
     for spared in ("", *_SPARED):
         without.add(spared)
         name = _SHORT_NAME if "LONG NAMES" in without else _NAME

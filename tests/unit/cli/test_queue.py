@@ -63,6 +63,13 @@ def test_columns_that_are_the_same_for_all_are_left_out() -> None:
     assert lines[0].split() == ["#", "RUN", "NAME", "PROJECT", "USER", "WANTS", "WAITED", "STARTS", "IN", "REASON"]
 
 
+def test_without_estimates_there_is_no_column_for_them() -> None:
+    assert render_entries([entry(1, "r-1", start=None)], NOW, 200).splitlines() == [
+        "#  RUN  NAME       WANTS   WAITED  REASON",
+        "1  r-1  train-r-1  8 h100  10 min  8 h100 not free",
+    ]
+
+
 def test_a_narrow_terminal_goes_without_what_matters_less() -> None:
     entries = [entry(1, "r-0123456789", project="nlp", user="bob", name="a-rather-long-name"), entry(2, "r-2")]
     assert render_entries(entries, NOW, 80).splitlines()[:2] == [

@@ -22,7 +22,7 @@ from windlass.scheduling.core.types import Decisions, Policy, Running, Snapshot,
 SAMPLES = 5
 HORIZON_S = 30 * 86400.0
 EFFORT = 40_000  # runs that all passes together look at: about a third of a second
-LEAST_SAMPLES, LEAST_PASSES = 3, 6  # however many runs there are
+LEAST_SAMPLES, LEAST_PASSES = 3, 5  # however many runs there are
 _SHORTEST_S = 1.0  # nothing ends at the very moment
 
 
@@ -154,7 +154,7 @@ class _Future:
                 self._stop(stop.run_id)
             if not missing or number == passes:
                 break
-            if number == passes // 2:
+            if number == (passes // 2 if count <= passes else 1):
                 policy = replace(policy, preempts=False)  # from here on only ends bring room: they must suffice
             # From pass to pass some times as many have ended, if passes are few; but nobody waits for the very last.
             due = 0 if count <= passes else int(count ** (number / (passes - 1)))

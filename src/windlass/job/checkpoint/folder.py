@@ -27,7 +27,7 @@ METADATA = ".metadata"
 _SAVING, _BAD, _TRASH = ".step-", ".bad-", ".trash-"
 _FETCHING, _PART = ".fetch-", ".part-"
 PROBE = ".probe-"  # a file by which ranks find out who sees the same folder
-_CHUNK = 8 << 20
+_CHUNK = 1 << 20  # what is hashed is still in the core's own cache then
 # Nothing was written to it for so long: its savers are gone. Should one come back, its folder is gone and it fails.
 _DEAD_AFTER_S = 900.0
 

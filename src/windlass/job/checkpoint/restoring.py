@@ -31,6 +31,8 @@ from windlass.job.session import session
 if TYPE_CHECKING:
     from windlass.job.checkpoint.stores.tier import StoreTier
 
+_MOST_READERS = 8
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
@@ -112,7 +114,13 @@ def _problem(saved: Saved, first: Manifest, peers: Peers) -> str | None:
     files = saved.manifest.files[peers.rank :: peers.world_size]
     try:
         check_sizes(saved)
-        check_hashes(saved, files, threads=min(8, os.cpu_count() or 1))
+        check_hashes(saved, files, threads=_readers())
     except Damaged as damage:
         return str(damage)
     return None
+
+
+def _readers() -> int:
+    """Two for each core that the rank has for its own: one waits for the disk while the other hashes."""
+    local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
+    return max(2, min(_MOST_READERS, 2 * len(os.sched_getaffinity(0)) // local_ranks))

@@ -8,7 +8,9 @@ page cache knows nothing. With a GPU the state is there: `--gb 16.2` is that of 
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import mmap
 import os
 import shutil
 import sys
@@ -173,6 +175,26 @@ def raw_write(path: Path, size: int) -> float:
     return size / (time.perf_counter() - began) / 1e9
 
 
+def raw_write_direct(path: Path, size: int) -> float:
+    """The same past the page cache, as the saver writes: what it could reach if there were nothing to hash."""
+    with mmap.mmap(-1, _CHUNK) as chunk:
+        chunk[:] = os.urandom(_CHUNK)
+        began = time.perf_counter()
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_DIRECT, 0o644)
+        except OSError:
+            return float("nan")  # a file system without it
+        try:
+            with contextlib.suppress(OSError):
+                os.posix_fallocate(fd, 0, size)
+            for at in range(0, size, _CHUNK):
+                os.pwrite(fd, chunk, at)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        return size / (time.perf_counter() - began) / 1e9
+
+
 def forget(paths: list[Path]) -> None:
     """Out of the page cache."""
     for path in paths:
@@ -241,8 +263,11 @@ def measure(report: Report, folder: Path, *, gb: float, rounds: int, steps: int,
         if device.type == "cuda":
             chosen["windlass, beside"] = arms.windlass_beside
         took = alternate(chosen, rounds=rounds)
-        rates: dict[str, list[float]] = {"raw write": [], "our write": [], "raw read": [], "our read": []}
+        names = ("raw write", "raw write, direct", "our write", "raw read", "our read")
+        rates: dict[str, list[float]] = {name: [] for name in names}
         for number in range(rounds):
+            rates["raw write, direct"].append(raw_write_direct(folder / "direct", size))
+            (folder / "direct").unlink(missing_ok=True)
             rates["raw write"].append(raw_write(folder / "raw", size))
             rates["our write"].append(our_write(training, ours, 1000 + number))
             rates["raw read"].append(raw_read(folder / "raw"))

@@ -122,7 +122,8 @@ def commit_end(
     store.advance(
         tx, run, kind, now=now, attempt=attempt.number, message=message,
         cpu_hours=run.cpu_hours + spent.cpu_hours, gpu_hours=run.gpu_hours + spent.gpu_hours,
-        cost_usd=run.cost_usd + spent.usd, preemptions=run.preemptions + _gave_way(attempt, decision), **changes,
+        cost_usd=run.cost_usd + spent.usd, preemptions=run.preemptions + _gave_way(attempt, decision),
+        ran_s=run.ran_s + (max(0.0, decision.ended_at - started_at) if started_at is not None else 0.0), **changes,
     )  # fmt: skip
 
 

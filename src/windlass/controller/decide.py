@@ -151,7 +151,7 @@ def _end(
             verdict = Retry(after_s=0.0, why=attempt.giving_way.why)
             exit = replace(exit, message=attempt.giving_way.why)
         blame = decide_blame([*(ended.exit for ended in earlier), exit])
-        if isinstance(verdict, Retry) and _out_of_time(run, now + verdict.after_s):
+        if isinstance(verdict, Retry) and _out_of_time(run, started_at or attempt.started_at, ended_at):
             verdict = GiveUp(why="the run's time limit would be over before another attempt")
     return EndAttempt(exit=exit, started_at=started_at, ended_at=ended_at, verdict=verdict, blame=blame)
 
@@ -173,6 +173,8 @@ def _with_trouble(exit: Exit, earlier: Sequence[Ended]) -> Exit:
     return replace(exit, trouble=NODE)
 
 
-def _out_of_time(run: RunRecord, at: float) -> bool:
+def _out_of_time(run: RunRecord, started_at: float | None, ended_at: float) -> bool:
+    """With this attempt. The time in which it waits between attempts does not count."""
     timeout_s = run.spec.timeout
-    return timeout_s is not None and run.started_at is not None and at - run.started_at >= timeout_s
+    ran_s = run.ran_s + (ended_at - started_at if started_at is not None else 0.0)
+    return timeout_s is not None and ran_s >= timeout_s

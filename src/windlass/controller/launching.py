@@ -10,12 +10,12 @@ from windlass.core.plan import AUTO, parse_plan
 from windlass.engines.contract import InPlace, Launch
 from windlass.runs.command import fill_roles, is_self_launching, params_json, workers_per_node
 from windlass.runs.records import AttemptRecord, RunRecord
+from windlass.runs.snapshot import time_left_s
 from windlass.wire.checkpoints import CheckpointSpec
 
 # What a run on the server's own machine sees of the server's environment: nothing of Windlass, nothing secret, what
 # programs need to work.
 _INHERITED = ("HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "TZ", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
-_SHORTEST_S = 1.0
 
 
 def render_launch(
@@ -25,7 +25,6 @@ def render_launch(
     *,
     engine_type: str,
     inherited: Mapping[str, str],
-    now: float,
     key: str = "",
 ) -> Launch:
     """`key`: a fresh secret that the attempt's supervisors share."""
@@ -58,7 +57,7 @@ def render_launch(
         code_digest=run.code_digest,
         workdir=spec.workdir,
         search_path=run.origin.get("search_path") or inherited.get("PATH", os.defpath),
-        timeout_s=_time_left(spec.timeout, run.started_at, now),
+        timeout_s=time_left_s(spec.timeout, run.ran_s),
         grace_s=spec.grace,
         hang=spec.hang,
         in_place=_in_place(run, key),
@@ -96,10 +95,3 @@ def _options(run: RunRecord, engine_type: str) -> dict[str, Any]:
     """The section of the spec that is for this type of engine, without what was not given."""
     section = run.spec_data.get(engine_type) or {}
     return {key: value for key, value in section.items() if value is not None}
-
-
-def _time_left(timeout_s: float | None, started_at: float | None, now: float) -> float | None:
-    """The limit is the run's, so a later attempt gets what the earlier ones left."""
-    if timeout_s is None or started_at is None:
-        return timeout_s
-    return max(_SHORTEST_S, timeout_s - (now - started_at))

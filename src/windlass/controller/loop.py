@@ -197,10 +197,13 @@ class Controller:
             living = self._living.load(tx, self._lease.slots)
             runs = living.runs
             attempts = [a for a in living.attempts if a.run_id in runs and not self._launches.is_under_way(a)]
-            earlier = {a.run_id: store.load_history(tx, runs[a.run_id]) for a in attempts if a.number > 1}
         if not attempts:
             return
         observations = self._poll(attempts)
+        # What was before matters for those that have ended, or are to be launched.
+        moving = [a for a in attempts if a.number > 1 and observations[a.id].phase in (Phase.ENDED, Phase.ABSENT)]
+        with self._db.read() as tx:
+            earlier = {a.run_id: store.load_history(tx, runs[a.run_id]) for a in moving}
         work: list[Work] = []
         for attempt in attempts:
             run, seen = runs[attempt.run_id], observations[attempt.id]
@@ -329,7 +332,6 @@ class Controller:
             secrets,
             engine_type=engine.type,
             inherited=os.environ,
-            now=self._clock.now(),
             key=os.urandom(16).hex(),
         )
         if not self._lease.is_fresh():
@@ -359,7 +361,7 @@ class Controller:
 
     def _record(self, work: Sequence[Work], now: float) -> None:
         self._recorder.record(work, now)
-        if any(_blames_a_node(decision) for item in work for decision in item.decisions):
+        if any(_blames_a_node(item.attempt, decision) for item in work for decision in item.decisions):
             self._inventory.hurry()
 
     def _stop(self, attempt: AttemptRecord, decision: StopAttempt) -> None:
@@ -407,5 +409,8 @@ def _turn(item: Work) -> tuple[float, int, float]:
     return item.attempt.created_at, -item.run.priority, item.run.queued_at
 
 
-def _blames_a_node(decision: Decision) -> bool:
-    return isinstance(decision, EndAttempt) and decision.exit.reason in (ExitReason.LOST, ExitReason.PREEMPTED)
+def _blames_a_node(attempt: AttemptRecord, decision: Decision) -> bool:
+    """Not where the scheduler wanted it to end."""
+    if not isinstance(decision, EndAttempt) or attempt.giving_way is not None:
+        return False
+    return decision.exit.reason in (ExitReason.LOST, ExitReason.PREEMPTED)

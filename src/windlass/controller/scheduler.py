@@ -14,7 +14,7 @@ from windlass.db.database import Database
 from windlass.runs import store
 from windlass.runs.living import Living, LivingBook
 from windlass.runs.records import AttemptRecord, GivingWay, placement_to_json
-from windlass.runs.snapshot import SnapshotBook, load_history
+from windlass.runs.snapshot import SnapshotBook, load_ended_holdings, load_history
 from windlass.scheduling.core import index
 from windlass.scheduling.core.decide import decide
 from windlass.scheduling.core.learned import Learned
@@ -30,7 +30,7 @@ from windlass.scheduling.core.types import (
     Waiting,
 )
 from windlass.scheduling.rules import Rules
-from windlass.scheduling.usage import commit_usage, decide_usage, load_usage
+from windlass.scheduling.usage import Holding, commit_usage, decide_usage, load_usage
 
 LOOK_EVERY_S = 2.0  # while nobody waits: elastic runs may have more room, and what projects use is counted
 LEARN_EVERY_S = 600.0
@@ -97,10 +97,15 @@ class Scheduler:
         if now < self._usage_at:
             return
         self._usage_at = now + USAGE_EVERY_S
+        living = [
+            Holding(project=run.project, placement=run.placement, started_at=run.started_at) for run in snapshot.running
+        ]
         with self._db.read() as tx:
             known = load_usage(tx)
+            ended = load_ended_holdings(tx, since=min((used.at for used in known.values()), default=now))
+        nodes = (*snapshot.nodes, *snapshot.away)
         half_life_s = self._rules.policy.half_life_s
-        found = decide_usage(known, snapshot.nodes, snapshot.running, half_life_s=half_life_s, now=now)
+        found = decide_usage(known, nodes, [*living, *ended], half_life_s=half_life_s, now=now)
         if found:
             with self._db.write() as tx:
                 self._lease.beat(tx)
@@ -136,7 +141,7 @@ def decide_giving_way(
         found[stop.run_id] = GivingWay(why=why, at=now, cause=stop.cause, by=stop.by, lost_gpu_s=stop.lost)
     for resize in decisions.resizes:
         run = running[resize.run_id]
-        settled_s = min(SETTLED_S, SETTLED_S if run.grow_every_s is None else run.grow_every_s)
+        settled_s = SETTLED_S if run.grow_every_s is None else min(SETTLED_S, run.grow_every_s)
         if resize.by is not None or now - grows_since[run.run_id, run.started_at] >= settled_s:
             found[resize.run_id] = _resized(resize, run, now)
     return found

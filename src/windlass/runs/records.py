@@ -47,6 +47,7 @@ class RunHead:
     cost_usd: float
     request_digest: str | None
     preemptions: int = 0
+    ran_s: float = 0.0
 
     @property
     def waits_since(self) -> float:

@@ -137,7 +137,7 @@ class RunService:
                 raise Conflict(f"run {run.id} is {run.state}; only failed and cancelled runs can be resumed", hint=hint)
             store.advance(
                 tx, run, EventKind.RESUMED, now=now, message=f"resumed after it was {run.state}", queued_at=now,
-                first_attempt=run.attempt_count + 1, ended_at=None, exit=None, retry_at=None,
+                first_attempt=run.attempt_count + 1, ran_s=0.0, ended_at=None, exit=None, retry_at=None,
                 cancel_requested_at=None, cancel_grace_s=None,
             )  # fmt: skip
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, and_, or_, select
 
 from windlass.core.resources import Node, Placement
 from windlass.runs import store
@@ -31,18 +31,18 @@ from windlass.scheduling.core.types import (
     Snapshot,
     Waiting,
     Want,
-    size,
 )
 from windlass.scheduling.engines import load_engines
 from windlass.scheduling.nodes import load_nodes
 from windlass.scheduling.rules import Rules
 from windlass.scheduling.types import Aside, NodeKey
-from windlass.scheduling.usage import Used, load_usage
+from windlass.scheduling.usage import Holding, Used, load_usage
 from windlass.scheduling.wants import wants_of
 
 PAUSED_S = 60.0  # of a run that broke and comes back within this time, the room is kept
 USUAL_RESTART_S, SHORTEST_RESTART_S, LONGEST_RESTART_S = 60.0, 5.0, 3600.0
-MOST_REMEMBERED = 20_000  # runs that ended, from which is learned how long runs last
+MOST_REMEMBERED = 10_000  # runs that ended well, and as many that failed, from which is learned how long runs last
+SHORTEST_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +50,7 @@ class _Before:
     """The newest attempt of a run that waits again."""
 
     placement: Placement
+    ended_at: float
     gave_way: bool  # to another run: it waits like others
     keeps: Placement | None  # what an elastic run was to go on with
 
@@ -60,6 +61,7 @@ class SnapshotBook:
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
         self._waiting: dict[str, tuple[int, RunRecord, Waiting]] = {}
+        self._paused: dict[str, Running] = {}  # of those that come back in a moment, what is kept for them
         self._types: Mapping[str, str] = {}
 
     def load(
@@ -76,12 +78,12 @@ class SnapshotBook:
         usage = load_usage(tx)
         self._refresh(tx)
         wanted = [(run, found) for _, run, found in self._waiting.values() if run.cancel_requested_at is None]
-        paused = [_paused(run, found, now) for run, found in wanted if _is_paused(run, found, now)]
-        due = [_with_time_left(found, run, now) for run, found in wanted if (run.retry_at or 0.0) <= now]
+        paused = [self._paused[run.id] for run, _ in wanted if run.id in self._paused and (run.retry_at or 0.0) > now]
         return Snapshot(
             nodes=tuple(_node_state(node, aside) for node in nodes if node.engine not in away),
+            away=tuple(_node_state(node, aside) for node in nodes if node.engine in away),
             running=(*_running(living, gpu_types), *paused),
-            waiting=tuple(due),
+            waiting=tuple(found for run, found in wanted if (run.retry_at or 0.0) <= now),
             projects=tuple(projects_of(self._rules, usage)),
             learned=learned,
             reserved=tuple(reserved),
@@ -94,10 +96,14 @@ class SnapshotBook:
         fresh = store.load_runs(tx, changed)
         before = _load_before(tx, [run.id for run in fresh if run.state is RunState.RECOVERING])
         for run in fresh:
-            self._waiting[run.id] = (run.version, run, self._as_waiting(run, before.get(run.id)))
+            found = self._as_waiting(run, before.get(run.id))
+            self._waiting[run.id] = (run.version, run, found)
+            if run.id in before and _is_short_pause(run, before[run.id]):
+                self._paused[run.id] = _as_paused(run, found, before[run.id])
         # One that changed between the two reads is left out: the next pass sees it whole.
         known = (run_id for run_id in versions if run_id in self._waiting)
         self._waiting = {run_id: self._waiting[run_id] for run_id in known if self._waiting[run_id][1].state.is_waiting}
+        self._paused = {run_id: found for run_id, found in self._paused.items() if run_id in self._waiting}
 
     def _version(self, run_id: str) -> int | None:
         known = self._waiting.get(run_id)
@@ -130,6 +136,7 @@ class SnapshotBook:
             served=served_gpu_s(run),
             preemptions=run.preemptions,
             deadline=spec.get("deadline"),
+            longest_s=time_left_s(spec.get("timeout"), run.ran_s),
             before=(before.keeps or before.placement) if before is not None else None,
             interrupted=before is not None and not before.gave_way,
         )
@@ -156,20 +163,40 @@ def served_gpu_s(run: RunRecord) -> float:
     return 3600.0 * (run.gpu_hours if run.resources.gpus else run.cpu_hours / CPUS_PER_GPU)
 
 
+def time_left_s(timeout_s: float | None, ran_s: float) -> float | None:
+    """Of the limit, which is the run's: a later attempt gets what the earlier ones left. Waiting does not count."""
+    return None if timeout_s is None else max(SHORTEST_S, timeout_s - ran_s)
+
+
 def load_history(tx: Connection) -> History:
     """How long runs have lasted that came to an end by themselves."""
-    ended = [RunState.SUCCEEDED, RunState.FAILED]
-    columns = [runs.c[name] for name in ("project", "user", "nodes", "cpus", "gpus", "gpu_hours", "cpu_hours")]
-    newest = runs.c.submitted_at.desc()
-    query = select(*columns).where(runs.c.state.in_(ended)).order_by(newest).limit(MOST_REMEMBERED)
     history = History()
-    for row in tx.execute(query):
-        gpus = size(Want(gpus=row.gpus, cpus=row.cpus)) * row.nodes
-        served = row.gpu_hours if row.gpus else row.cpu_hours / CPUS_PER_GPU
-        if gpus > 0 and served > 0:
-            seconds = 3600.0 * served / gpus
-            history.add(Lasted(gpus=gpus, project=row.project, user=row.user or "", seconds=seconds))
+    columns = [runs.c[name] for name in ("project", "user", "gpu_hours", "cpu_hours", "ran_s")]
+    for state in (RunState.SUCCEEDED, RunState.FAILED):  # each by itself: then an index has them in this order
+        newest = select(*columns).where(runs.c.state == state).order_by(runs.c.submitted_at.desc())
+        for row in tx.execute(newest.limit(MOST_REMEMBERED)):
+            served = 3600.0 * (row.gpu_hours or row.cpu_hours / CPUS_PER_GPU)
+            if row.ran_s > 0 and served > 0:
+                gpus = served / row.ran_s  # that it had on average
+                history.add(Lasted(gpus=gpus, project=row.project, user=row.user or "", seconds=row.ran_s))
     return history
+
+
+def load_ended_holdings(tx: Connection, *, since: float) -> list[Holding]:
+    """Of attempts that ended after then. They are released later than that, which an index tells."""
+    c = attempts.c
+    columns = (c.placement, c.started_at, c.ended_at, runs.c.project)
+    recent = and_(or_(c.released_at.is_(None), c.released_at > since), c.ended_at > since, c.started_at.is_not(None))
+    rows = tx.execute(select(*columns).select_from(attempts.join(runs, c.run_id == runs.c.id)).where(recent))
+    return [
+        Holding(
+            project=row.project,
+            placement=placement_from_json(row.placement),
+            started_at=row.started_at,
+            ended_at=row.ended_at,
+        )
+        for row in rows
+    ]
 
 
 def _node_state(node: Node, aside: Mapping[NodeKey, Aside]) -> NodeState:
@@ -204,7 +231,7 @@ def _as_running(run: RunRecord, attempt: AttemptRecord, gpu_types: Mapping[NodeK
     keeps = None
     if giving_way is not None and giving_way.keeps is not None:
         keeps = placement_from_json(giving_way.keeps)
-    timeout_s = spec.get("timeout")
+    left_s = time_left_s(spec.get("timeout"), run.ran_s)
     return Running(
         run_id=run.id,
         project=run.project,
@@ -223,7 +250,7 @@ def _as_running(run: RunRecord, attempt: AttemptRecord, gpu_types: Mapping[NodeK
         preemptions=run.preemptions,
         stopping=giving_way is not None or run.cancelling,
         keeps=keeps,
-        ends_at=None if timeout_s is None else (run.started_at or started_at) + timeout_s,
+        ends_at=None if left_s is None else started_at + left_s,
         grow_every_s=_grow_every_s(run, attempt),
     )
 
@@ -244,22 +271,30 @@ def _grow_every_s(run: RunRecord, attempt: AttemptRecord) -> float | None:
     return math.inf if every is None or attempt.saved_at is None else every
 
 
-def _is_paused(run: RunRecord, waiting: Waiting, now: float) -> bool:
-    return waiting.interrupted and run.retry_at is not None and now < run.retry_at <= now + PAUSED_S
+def _is_short_pause(run: RunRecord, before: _Before) -> bool:
+    return not before.gave_way and run.retry_at is not None and run.retry_at - before.ended_at <= PAUSED_S
 
 
-def _paused(run: RunRecord, waiting: Waiting, now: float) -> Running:
+def _as_paused(run: RunRecord, waiting: Waiting, before: _Before) -> Running:
     """One that broke and is to be tried again in a moment: nobody else is to take its place meanwhile."""
-    assert waiting.before is not None
+    first = before.placement.shares[0]
+    held = replace(
+        waiting.wants[0],
+        gpus=len(first.gpu_indices) * first.gpu_part,
+        cpus=first.cpus,
+        memory_bytes=first.memory_bytes,
+        nodes=len(before.placement.shares),
+        most_nodes=None,
+    )
     return Running(
         run_id=run.id,
         project=run.project,
         user=waiting.user,
         priority=run.priority,
-        want=waiting.wants[0],
-        placement=waiting.before,
+        want=held,
+        placement=before.placement,
         submitted_at=run.submitted_at,
-        started_at=now,
+        started_at=before.ended_at,
         served=waiting.served,
         preemptible=False,
         preemptions=run.preemptions,
@@ -281,24 +316,16 @@ def _got(run: RunRecord, attempt: AttemptRecord, gpu_types: Mapping[NodeKey, str
     )
 
 
-def _with_time_left(waiting: Waiting, run: RunRecord, now: float) -> Waiting:
-    """The limit is the run's, so a later attempt gets what the earlier ones left."""
-    timeout_s = run.spec_data.get("timeout")
-    if timeout_s is None:
-        return waiting
-    passed = now - run.started_at if run.started_at is not None else 0.0
-    return replace(waiting, longest_s=max(1.0, timeout_s - passed))
-
-
 def _load_before(tx: Connection, run_ids: Sequence[str]) -> dict[str, _Before]:
     found: dict[str, _Before] = {}
     for some in in_parts(run_ids):
-        columns = (attempts.c.run_id, attempts.c.placement, attempts.c.giving_way)
+        columns = (attempts.c.run_id, attempts.c.placement, attempts.c.ended_at, attempts.c.giving_way)
         rows = tx.execute(select(*columns).where(attempts.c.run_id.in_(some)).order_by(attempts.c.number))
         for row in rows:
             keeps = (row.giving_way or {}).get("keeps")
             found[row.run_id] = _Before(
                 placement=placement_from_json(row.placement),
+                ended_at=row.ended_at or 0.0,
                 gave_way=row.giving_way is not None and keeps is None,
                 keeps=placement_from_json(keeps) if keeps is not None else None,
             )

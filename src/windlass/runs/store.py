@@ -294,6 +294,7 @@ class AttemptMark(NamedTuple):
     unknown_since: float | None
     giving_way: Mapping[str, Any] | None
     saved_at: float | None
+    recovered_at: float | None
 
 
 class UnarchivedLogs(NamedTuple):

@@ -60,6 +60,7 @@ runs = Table(
     Column("cpu_hours", Float, nullable=False),
     Column("gpu_hours", Float, nullable=False),
     Column("cost_usd", Float, nullable=False),
+    Column("ran_s", Float(53), nullable=False, server_default="0"),  # by ended attempts, since the last resume
     Column("preemptions", Integer, nullable=False, server_default="0"),  # how often it was stopped for others
     Column("idempotency_key", String(200)),
     Column("request_digest", String(64)),

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from sqlalchemy import Column, Connection, Float, String, Table, select
 
+from windlass.core.resources import Placement
 from windlass.db.insertion import insert_or_replace
 from windlass.db.metadata import Seconds, metadata
 from windlass.scheduling.core.fairness import Amount, accrue, capacity, dominant_share
-from windlass.scheduling.core.types import NodeState, Running
+from windlass.scheduling.core.types import NodeState
 
 project_usage = Table(
     "project_usage",
@@ -29,25 +30,45 @@ class Used:
     at: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """What an attempt holds, or held."""
+
+    project: str
+    placement: Placement
+    started_at: float
+    ended_at: float | None = None
+
+
 def decide_usage(
-    known: Mapping[str, Used], nodes: Iterable[NodeState], running: Iterable[Running], *, half_life_s: float, now: float
+    known: Mapping[str, Used],
+    nodes: Iterable[NodeState],
+    holdings: Iterable[Holding],
+    *,
+    half_life_s: float,
+    now: float,
 ) -> dict[str, Used]:
-    """As of now, if what runs now has been running since it was written last, or since its own start."""
+    """As of now. `holdings`: all that live, and all that ended since usage was written last."""
     whole = capacity(nodes)
-    held: dict[str, list[tuple[float, Amount]]] = {}
-    for run in running:
-        count = len(run.placement.shares)
-        amount = (run.want.gpus * count, run.want.cpus * count, float(run.want.memory_bytes * count))
-        held.setdefault(run.project, []).append((run.started_at, amount))
+    held: dict[str, Amount] = {}  # by project, over the time since then: GPU-seconds, CPU-seconds, byte-seconds
+    for each in holdings:
+        since = max(each.started_at, known[each.project].at if each.project in known else each.started_at)
+        seconds = max(0.0, (now if each.ended_at is None else each.ended_at) - since)
+        gpus, cpus, memory = held.get(each.project, (0.0, 0.0, 0.0))
+        for share in each.placement.shares:
+            gpus += seconds * len(share.gpu_indices) * share.gpu_part
+            cpus += seconds * share.cpus
+            memory += seconds * share.memory_bytes
+        held[each.project] = (gpus, cpus, memory)
     found = {}
     for project in known.keys() | held.keys():
         before = known.get(project, Used(usage=0.0, at=now))
-        # Each for the time in which it ran; what this takes from the whole is small, as it is written often.
         passed = max(0.0, now - before.at)
-        usage = accrue(before.usage, 0.0, passed, half_life_s)
-        for started_at, amount in held.get(project, ()):
-            seconds = min(passed, max(0.0, now - started_at))
-            usage += accrue(0.0, dominant_share(amount, whole), seconds, half_life_s)
+        share_s = dominant_share(held.get(project, (0.0, 0.0, 0.0)), whole)
+        if passed > 0:
+            usage = accrue(before.usage, share_s / passed, passed, half_life_s)
+        else:
+            usage = before.usage + share_s
         if usage > _FORGOTTEN or project in held:
             found[project] = Used(usage=usage, at=now)
     return found

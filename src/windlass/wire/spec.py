@@ -118,7 +118,7 @@ class RunSpec(StrictModel):
     )
     retry: RetrySpec | None = Field(None, description="given: any failure is retried; not given: only transient ones")
     checkpoint: CheckpointSpec | None = Field(None, description="how often checkpoints are saved, and which stay")
-    timeout: DurationS | None = Field(None, gt=0, description="time limit of the whole run, for example 12h")
+    timeout: DurationS | None = Field(None, gt=0, description="time limit of all attempts together, for example 12h")
     grace: DurationS = Field(10.0, ge=0, le=86_400, description="time between SIGTERM and SIGKILL")
     hang: Annotated[Literal["auto", "off"] | float, BeforeValidator(_hang)] = Field(
         "auto", description="a rank without a step for so long hangs; `auto`: for many times as long as usual"

@@ -135,10 +135,10 @@ def test_a_run_that_fails_while_it_is_cancelled_is_cancelled(exit: Exit) -> None
 
 
 def test_no_retry_begins_after_the_time_limit() -> None:
-    [decision] = decide(make_run(timeout=101, started_at=900.0), ended(LOST))
+    [decision] = decide(dataclasses.replace(make_run(timeout=101), ran_s=101.0), ended(LOST))
     assert isinstance(decision.verdict, GiveUp)
     assert "time limit" in decision.verdict.why
-    [decision] = decide(make_run(timeout=200, started_at=900.0), ended(LOST))
+    [decision] = decide(dataclasses.replace(make_run(timeout=10_000, started_at=1.0), ran_s=101.0), ended(LOST))
     assert isinstance(decision.verdict, Retry)
 
 
@@ -214,8 +214,8 @@ def test_exits_in_words(exit: Exit, words: str) -> None:
 # ---- what is launched ----------------------------------------------------------------------------------------------
 
 
-def launch(run: RunRecord, inherited: dict[str, str] | None = None, now: float = NOW) -> Any:
-    return render_launch(run, make_attempt(), {"TOKEN": "x"}, engine_type="local", inherited=inherited or {}, now=now)
+def launch(run: RunRecord, inherited: dict[str, str] | None = None) -> Any:
+    return render_launch(run, make_attempt(), {"TOKEN": "x"}, engine_type="local", inherited=inherited or {})
 
 
 def test_a_launch_carries_the_run() -> None:
@@ -244,7 +244,7 @@ def test_whose_environment_it_is_stays_apart() -> None:
 
 
 def test_the_time_limit_is_the_runs_not_the_attempts() -> None:
-    assert launch(make_run(timeout=150, started_at=900.0), now=1_000.0).timeout_s == 50.0
+    assert launch(dataclasses.replace(make_run(timeout=150, started_at=900.0), ran_s=100.0)).timeout_s == 50.0
     assert launch(make_run(timeout=150, started_at=None)).timeout_s == 150.0
-    assert launch(make_run(timeout=50, started_at=900.0), now=1_000.0).timeout_s == 1.0
+    assert launch(dataclasses.replace(make_run(timeout=50), ran_s=100.0)).timeout_s == 1.0
     assert launch(make_run()).timeout_s is None

@@ -37,7 +37,7 @@ class Table:
         self.policy = policy
         self.now = now
         self.pool = pool if pool is not None else held_pool(snapshot)
-        self.accounts = Accounts(snapshot.projects, self.pool.nodes, now, policy.half_life_s)
+        self.accounts = Accounts(snapshot.projects, (*snapshot.nodes, *snapshot.away), now, policy.half_life_s)
         self.has_user_limits = bool(policy.user_limit)
         self.names_types = self.accounts.names_types or names_types(policy.user_limit)
         self.starts: dict[str, Start] = {}

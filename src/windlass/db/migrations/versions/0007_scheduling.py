@@ -12,6 +12,7 @@ _Json = sa.JSON(none_as_null=True).with_variant(postgresql.JSONB(none_as_null=Tr
 
 
 def upgrade() -> None:
+    op.add_column("runs", sa.Column("ran_s", sa.Float(53), nullable=False, server_default="0"))
     op.add_column("runs", sa.Column("preemptions", sa.Integer, nullable=False, server_default="0"))
     op.add_column("attempts", sa.Column("queued_at", _Seconds))
     op.add_column("attempts", sa.Column("giving_way", _Json))

@@ -251,7 +251,7 @@ def test_a_start_is_estimated_from_how_long_runs_lasted(api: Client, database_ur
         submit(api)
     with db.write() as tx:
         commit_nodes(tx, "fake", [Node(engine="fake", name="n", cpus=4, memory_bytes=10**9)], now=1.0)
-        tx.execute(runs.update().values(state="succeeded", cpu_hours=1.0))
+        tx.execute(runs.update().values(state="succeeded", cpu_hours=1.0, ran_s=3600.0))
         row = tx.execute(runs.select().limit(1)).one()
         [busy] = load_runs(tx, [row.id])
         insert_attempts(tx, [(busy, _on_n(cpus=3))], now=time.time())

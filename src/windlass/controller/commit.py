@@ -128,9 +128,9 @@ def commit_end(
 
 
 def _gave_way(attempt: AttemptRecord, decision: EndAttempt) -> bool:
-    """To another run, as a whole."""
+    """To another run: with all that it had, or with some of its nodes."""
     giving_way = attempt.giving_way
-    return decision.exit.reason is ExitReason.PREEMPTED and giving_way is not None and giving_way.keeps is None
+    return decision.exit.reason is ExitReason.PREEMPTED and giving_way is not None and giving_way.by is not None
 
 
 def _has_saved(tx: Connection, run: RunRecord) -> bool:

@@ -56,6 +56,7 @@ class Scheduler:
         self._book = SnapshotBook(rules)
         self._all = LivingBook()
         self._learned: Learned | None = None
+        self._ended = 0  # runs that it was learned from
         self._look_at = 0.0
         self._learn_at = 0.0
         self._usage_at = 0.0
@@ -77,7 +78,7 @@ class Scheduler:
         self._account(snapshot, now)
         if not has_work:
             return Verdict()
-        decisions = decide(snapshot, self._rules.policy, now)
+        decisions = decide(snapshot, self._rules.policy_after(self._ended), now)
         self._reserved = decisions.reservations
         self._grows_since = decide_growth(snapshot, decisions, self._grows_since, now)
         found = decide_giving_way(snapshot, decisions, self._grows_since, now)
@@ -88,7 +89,8 @@ class Scheduler:
         if now >= self._learn_at and self._rules.policy.rank is index.rank:
             going = [index.lasted(run, now) for run in snapshot.running]
             going += [index.lasted(run, now) for run in snapshot.waiting if run.served]
-            self._learned = load_history(tx).learn(going)
+            history = load_history(tx)
+            self._learned, self._ended = history.learn(going), history.count
             self._learn_at = now + LEARN_EVERY_S
         return snapshot
 

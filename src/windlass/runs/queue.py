@@ -53,6 +53,7 @@ class QueueDesk:
         self._rules = rules
         self._book = SnapshotBook(rules)
         self._learned: Learned | None = None
+        self._ended = 0  # runs that it could be learned from
         self._learn_at = 0.0
         self._last: Outlook | None = None
         self._lock = threading.Lock()
@@ -92,7 +93,8 @@ class QueueDesk:
             last = self._last
             if last is not None and last.now <= now < last.now + FRESH_S and (run_id is None or run_id in last.waiting):
                 return last
-            snapshot, policy = self._load(tx, now), self._rules.policy
+            snapshot = self._load(tx, now)
+            policy = self._rules.policy_after(self._ended)
             found = Outlook(snapshot, policy, decide(snapshot, policy, now), now)
             self._last = found if len(snapshot.waiting) + len(snapshot.running) >= MANY else None
             return found
@@ -102,7 +104,9 @@ class QueueDesk:
         snapshot = self._book.load(tx, LivingBook().load(tx, None), now=now)
         if now >= self._learn_at:
             history = load_history(tx)
+            self._ended = history.count
             going = [index.lasted(run, now) for run in snapshot.running]
+            going += [index.lasted(run, now) for run in snapshot.waiting if run.served]
             self._learned = history.learn(going) if history.count >= LEAST_ENDED else None
             self._learn_at = now + (LEARN_EVERY_S if self._learned is not None else RETRY_EVERY_S)
         return replace(snapshot, learned=self._learned)

@@ -5,13 +5,15 @@ engines they may use. Made from the server's config; the scheduler, submission a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from windlass.core.quantities import format_size
 from windlass.scheduling.access import EngineAccess
 from windlass.scheduling.core import index
 from windlass.scheduling.core.fairness import needs
 from windlass.scheduling.core.types import Policy, Project, Want
+
+ENOUGH_ENDED = 30  # runs, to learn from them which are short
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +25,10 @@ class Rules:
     most_queued_of_project: Mapping[str, int] = field(default_factory=dict)
     most_queued_of_user: int | None = None
     most_queued: int | None = None
+
+    def policy_after(self, ended: int) -> Policy:
+        """Before so many runs have ended nobody knows what is short: whoever has begun goes on, and the others wait."""
+        return self.policy if ended >= ENOUGH_ENDED else replace(self.policy, index_margin=None)
 
 
 def over_limit(want: Want, project: str, rules: Rules) -> str | None:

@@ -59,7 +59,8 @@ def render_request(
 ) -> GroupRequest:
     actors = []
     for rank, (share, token) in enumerate(zip(launch.placement.shares, tokens, strict=True)):
-        bundle = {"CPU": share.cpus, "GPU": len(share.gpu_indices) * share.gpu_part, "memory": share.memory_bytes, **options.resources}
+        gpus = len(share.gpu_indices) * share.gpu_part
+        bundle = {"CPU": share.cpus, "GPU": gpus, "memory": share.memory_bytes, **options.resources}
         actors.append(
             ActorRequest(
                 name=actor_name(group, rank),

@@ -36,14 +36,15 @@ class _Pass:
 
     def decide(self) -> Decisions:
         table, policy = self._table, self._policy
-        self._serve_interrupted()
         self._serve_starving()
         levels = queues(table.snapshot, policy, table.now, table.old)
         if table.accounts.has_quotas:
             for priority, level in levels.items():
                 self._serve_guaranteed(priority, level)
         for priority, level in levels.items():
+            self._serve_interrupted(priority, where_they_were=True)
             self._carry(priority, covered_only=False)
+            self._serve_interrupted(priority, where_they_were=False)
             self._serve(level, covered_only=False)
         resizes = [*table.resizes, *grow(table)]
         reservations = []
@@ -58,13 +59,22 @@ class _Pass:
             reservations=tuple(reservations),
         )
 
-    def _serve_interrupted(self) -> None:
-        """They go on in the room that they had, or in any that is free: what broke is not to cost them their turn."""
-        back = [run for run in self._table.snapshot.waiting if run.interrupted]
-        for run in sorted(back, key=lambda run: (-run.priority, run.submitted_at, run.run_id)):
-            shape, account = self._table.shape(run), self._table.accounts.of(run.project)
-            forms = self._table.allowed(run, shape, account)
-            if forms and not shape.is_blocked and self._table.start(run, shape, forms, account):
+    def _serve_interrupted(self, priority: int, *, where_they_were: bool) -> None:
+        """They go on in the room that they had, or else in any that is free and kept for nobody: what broke is not to
+        cost them their turn."""
+        table = self._table
+        back = [run for run in table.snapshot.waiting if run.interrupted and run.priority == priority]
+        for run in sorted(back, key=lambda run: (run.submitted_at, run.run_id)):
+            shape, account = table.shape(run), table.accounts.of(run.project)
+            if run.run_id in self._done or run.run_id in table.starts:
+                continue
+            self._carried.let_go(run.run_id, account)
+            forms = table.allowed(run, shape, account)
+            if where_they_were:
+                is_back = table.start_where_it_was(run, forms, account)
+            else:
+                is_back = bool(forms) and not shape.is_blocked and table.start(run, shape, forms, account)
+            if is_back:
                 self._done.add(run.run_id)
 
     def _serve_starving(self) -> None:
@@ -85,7 +95,8 @@ class _Pass:
 
     def _carry(self, priority: int, *, covered_only: bool) -> None:
         """What the last pass kept stays kept, but for those that come before: each has its own time."""
-        before = self._table.kept_before
+        # Where nobody overtakes, nobody need keep anything.
+        before = self._table.kept_before if self._policy.backfill else {}
         runs = [
             run
             for run in (self._table.snapshot.waiting if before else ())
@@ -123,18 +134,31 @@ class _Pass:
                 continue
             if run.run_id in done or not shape.is_possible:
                 continue
+            # What was kept for it is its own: it must not count against its quota and its limits once more.
+            was_kept = self._carried.let_go(run.run_id, account)
             if covered_only and (shape in queue.uncovered or not self._table.is_covered(shape, account)):
                 queue.uncovered.add(shape)
                 queue.defer(run)
                 continue
-            has_some = self._consider(run, shape, queue, account, covered_only=covered_only)
+            has_some = self._consider(run, shape, queue, account, covered_only=covered_only, was_kept=was_kept)
             if not self._policy.backfill and run.run_id not in self._table.starts:
-                self._is_over = True
+                # One that only a limit holds back is no reason for others to wait.
+                self._is_over = bool(self._table.allowed(run, shape, account))
             if has_some or self._is_over:
                 return
 
-    def _consider(self, run: Waiting, shape: Shape, queue: Queue, account: Account, *, covered_only: bool) -> bool:
-        """Whether it gets something: a start, the room of those who make room for it, or a reservation."""
+    def _consider(
+        self,
+        run: Waiting,
+        shape: Shape,
+        queue: Queue,
+        account: Account,
+        *,
+        covered_only: bool,
+        was_kept: bool = False,
+    ) -> bool:
+        """Whether it gets something: a start, the room of those who make room for it, or a reservation. `was_kept`: the
+        last pass kept room for it, which it has let go for this."""
         table = self._table
         forms = table.allowed(run, shape, account, covered_only=covered_only)
         # What the limits of one user leave says nothing of the others.
@@ -153,7 +177,6 @@ class _Pass:
                 queue.uncovered.add(shape)
                 queue.defer(run)
                 return False
-        was_kept = self._carried.let_go(run.run_id, account)
         if was_kept:
             self._reserved.discard(run.run_id)
         if (

@@ -73,7 +73,7 @@ def entitlement(claim: Claim, victim: Victim, policy: Policy, shares: Shares | N
     if run.project == claim.project:
         if claim.priority != run.priority:
             return Cause.PRIORITY if claim.priority > run.priority else None
-        is_behind = claim.is_old and victim.rank > -inf
+        is_behind = claim.is_old and victim.rank > -inf and run.has_saved
         if is_behind or is_displaced(claim.rank, victim, policy):
             return Cause.ORDER
         # A gang that its project is owed has the small ones of its own stopped too, where they are in its way among
@@ -90,7 +90,8 @@ def entitlement(claim: Claim, victim: Victim, policy: Policy, shares: Shares | N
 
 
 def is_displaced(rank: float, victim: Victim, policy: Policy) -> bool:
-    if policy.index_margin is None:
+    """One that has saved nothing would lose all that it did: nobody's turn is worth that."""
+    if policy.index_margin is None or not victim.run.has_saved:
         return False
     return victim.rank > policy.index_margin * rank + victim.lost
 
@@ -122,7 +123,8 @@ class Victims:
                     part = accounts.share_of(run.want, len(run.placement.shares))
                 rank = ranks.get(run.run_id, -inf)
                 found += _victims(run, pool, run.run_id in covered, rank, now, account, part)
-        found.sort(key=lambda victim: (victim.lost, victim.run.run_id, victim.share or 0))
+        # A node of an elastic run before the whole of it.
+        found.sort(key=lambda victim: (victim.lost, victim.share is None, victim.run.run_id, victim.share or 0))
         self._found = found
         self._gone: set[str] = set()  # runs that are stopped or made smaller already
         self._at: dict[int, list[Victim]] = {}
@@ -169,12 +171,18 @@ class Victims:
         return best
 
     def _is_due(self, claim: Claim, sacrifice: Sacrifice) -> bool:
-        """Not where only its own project would give way for its share: that has no more of it then."""
-        if claim.account is None or any(victim.run.project != claim.project for victim in sacrifice.victims):
+        """Not where only its own project would give way for its share, which has no more of it then; nor where all who
+        give way together take a project further from what is due to it."""
+        if claim.account is None or self._shares is None:
             return True
-        return all(
-            entitlement(claim, victim, self._policy, self._shares) is not Cause.SHARE for victim in sacrifice.victims
-        )
+        given: dict[Account, float] = {}
+        for victim in sacrifice.victims:
+            if entitlement(claim, victim, self._policy, self._shares) is Cause.SHARE and victim.account is not None:
+                given[victim.account] = given.get(victim.account, 0.0) + victim.part
+        others = {account: part for account, part in given.items() if account is not claim.account}
+        if given and not others:
+            return any(victim.run.project != claim.project for victim in sacrifice.victims)
+        return all(self._shares.give_way(account, claim.account, part) for account, part in others.items())
 
     def stop(self, victims: Iterable[Victim]) -> None:
         for victim in victims:
@@ -244,10 +252,9 @@ def _victims(
     if not whole:
         return []
     found = [Victim(run, lost_by_stopping(run, now), is_covered, rank, whole, None, account, part)]
-    if len(whole) < len(pieces):
-        return found  # a node of it is closed or gone: it is not to go on there
-    # An elastic run saves before it goes on with fewer nodes: it loses the time that this takes.
-    smaller = run.restart_s * size(run.want) * len(pieces)
+    if len(whole) < len(pieces) or not run.has_saved:
+        return found  # a node of it is closed or gone, where it is not to go on; or it would begin anew
+    smaller = lost_by_stopping(run, now)  # it comes back at once, but from its last checkpoint too
     for at, (place, piece) in enumerate(pieces[run.want.nodes :], start=run.want.nodes):
         if place is not None:
             found.append(Victim(run, smaller, is_covered, rank, {place: piece}, at, account))

@@ -42,13 +42,21 @@ class Shares:
 
     def gives_way(self, victim: Account, claimant: Account, share: float) -> bool:
         """Whether a project has no less than is due to it without so much: at the level where the two part."""
+        return share <= self._spare_for(victim, claimant)
+
+    def give_way(self, victim: Account, claimant: Account, share: float) -> bool:
+        """Whether it is nearer to what is due to it without so much: several runs that make room for a gang may leave
+        it less."""
+        return share / 2 <= self._spare_for(victim, claimant)
+
+    def _spare_for(self, victim: Account, claimant: Account) -> float:
         spare = self._spare.get(victim)
         if spare is None:
             spare = self._spare[victim] = {}
         found = spare.get(claimant)
         if found is None:
             found = spare[claimant] = self._spare_of(victim, claimant)
-        return share <= found
+        return found
 
     def _spare_of(self, victim: Account, claimant: Account) -> float:
         each, above = victim, claimant.path

@@ -202,6 +202,21 @@ class Table:
         shape.is_blocked = len(forms) == len(shape.forms)
         return False
 
+    def start_where_it_was(self, run: Waiting, forms: Sequence[Form], account: Account) -> bool:
+        """On the very nodes that it had, if they have room now."""
+        shares = run.before.shares if run.before is not None else ()
+        for form in forms:
+            kinds = {kind for group in form.groups for kind in group}
+            found = [self.pool.at.get((run.before.engine, share.node)) for share in shares] if run.before else []
+            places = [place for place in found if place is not None and self.pool.kind_at[place] in kinds]
+            if form.part or len(places) != len(shares) or not form.nodes <= len(places) <= form.most:
+                continue
+            rooms = [self.pool.room(place) for place in places]
+            if all(gpus >= form.gpus and cpus >= form.cpus and free >= form.memory for gpus, cpus, free in rooms):
+                self._place(run, form, places, account)
+                return True
+        return False
+
     def _place(self, run: Waiting, form: Form, places: list[int], account: Account) -> None:
         if run.before is not None:
             places = self._as_before(run.before, form, places)

@@ -169,7 +169,7 @@ class Snapshot:
     waiting: tuple[Waiting, ...] = ()  # those that may start now
     projects: tuple[Project, ...] = ()  # one that is not named has weight 1, no quota and no limit
     learned: Any = None  # handed to `Policy.rank`
-    away: tuple[NodeState, ...] = ()  # that cannot be asked now: nothing is placed there, but they count as what there is
+    away: tuple[NodeState, ...] = ()  # these cannot be asked now: nothing is placed there, but there they are
     # What the last pass kept. Without it room for a gang comes together later, and nothing else is lost.
     reserved: tuple[Reservation, ...] = ()
 

@@ -148,7 +148,8 @@ def test_within_a_project_rank_displaces_by_a_clear_margin() -> None:
 
 
 def test_an_elastic_run_becomes_smaller_before_anybody_is_stopped() -> None:
-    wide = running("wide", share("a", gpus=8), share("b", gpus=8), wants=want(gpus=8, nodes=1, most_nodes=2))
+    elastic = want(gpus=8, nodes=1, most_nodes=2)
+    wide = running("wide", share("a", gpus=8), share("b", gpus=8), wants=elastic, saves_on_notice=True)
     other = full("other", "c", started_at=NOW - 2000)
     runs = [waiting("w", want(gpus=8), project="q")]
     found = decided(snapshot(runs, [node("a"), node("b"), node("c")], running=[wide, other]))
@@ -156,6 +157,10 @@ def test_an_elastic_run_becomes_smaller_before_anybody_is_stopped() -> None:
     [resize] = found.resizes
     assert (resize.run_id, resize.by) == ("wide", "w")
     assert [share.node for share in resize.placement.shares] == ["a"]
+    high = [replace(runs[0], priority=1)]  # that could have it stopped: to become smaller costs as much, and is less
+    assert [each.run_id for each in decided(snapshot(high, [node("a"), node("b")], running=[wide])).resizes] == ["wide"]
+    unsaved = replace(wide, saves_on_notice=False)  # it would begin anew
+    assert not decided(snapshot(runs, [node("a"), node("b"), node("c")], running=[unsaved, other])).resizes
     # Until it has become smaller, nobody else is asked.
     less = replace(wide, stopping=True, keeps=Placement(engine="x", shares=wide.placement.shares[:1]))
     found = decided(snapshot(runs, [node("a"), node("b"), node("c")], running=[less, other]))

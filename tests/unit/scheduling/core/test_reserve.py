@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from tests.unit.scheduling.core.clusters import node, policy, running, share, snapshot, started, waiting, want
 from windlass.scheduling.core.decide import decide
@@ -150,3 +153,35 @@ def test_nobody_is_stopped_for_room_that_is_promised_to_another() -> None:
     rules = policy(preempts_for_shares=False, starving_s=1e9)
     assert decide(here, rules, NOW).stops == ()
     assert len(decide(replace(here, reserved=(), waiting=tuple(runs[1:])), rules, NOW).stops) == 1
+
+
+@pytest.mark.parametrize(
+    ("project", "more"),
+    [
+        (Project(name="p", limit={"gpu": 8}), {}),
+        (Project(name="p", limit={"runs": 1}), {}),
+        (Project(name="p", quota={"gpu": 8}, limit={"gpu": 8}), {}),
+        (Project(name="p"), {"user_limit": {"gpu": 8}}),
+    ],
+)
+def test_what_is_kept_for_a_run_does_not_count_against_it_in_its_turn(project: Project, more: dict[str, Any]) -> None:
+    """Kept in one pass and free in the next, it starts there, however near it is to its limits."""
+    kept = Reservation(run_id="w", at=NOW, engine="x", nodes=("a",))
+    here = snapshot([waiting("w", want(gpus=8), user="u", priority=1)], [node("a")], projects=[project])
+    found = decide(replace(here, reserved=(kept,)), policy(**more), NOW)
+    assert [start.run_id for start in found.starts] == ["w"]
+
+
+def test_without_backfill_nothing_is_kept_and_limits_hold_up_their_own_only() -> None:
+    runs = [waiting("a1", want(gpus=8), project="a"), waiting("b1", want(gpus=8), project="b")]
+    kept = Reservation(run_id="b1", at=NOW, engine="x", nodes=("a",))
+    here = replace(snapshot(runs, [node("a")]), reserved=(kept,))
+    assert started(here, now=NOW, backfill=False) == ["a1"]
+    limited = replace(here, projects=(Project(name="a", limit={"gpu": 4}),))
+    assert started(limited, now=NOW, backfill=False) == ["b1"]
+
+
+def test_what_was_interrupted_does_not_go_on_in_room_that_is_kept_for_others() -> None:
+    runs = [waiting("high", want(gpus=8), priority=1), waiting("low", want(gpus=8), interrupted=True)]
+    kept = Reservation(run_id="high", at=NOW, engine="x", nodes=("a",))
+    assert started(replace(snapshot(runs, [node("a")]), reserved=(kept,)), now=NOW) == ["high"]

@@ -43,6 +43,14 @@ def test_nobody_is_displaced_who_has_no_more_than_is_due() -> None:
     assert len(stopped(replace(here, projects=tuple(heavy)))) == 1
 
 
+def test_a_gang_takes_from_a_project_what_brings_both_nearer_to_what_is_due() -> None:
+    gang = waiting("w", want(gpus=6), project="b")
+    few, some = ["a"] * 8, ["a", "a", "a", "a", "a", "b", "b", "b"]
+    for projects, count in ((few, 6), (some, 0)):
+        here = snapshot([gang], [node("a")], running=crowd(*projects))
+        assert len(stopped(here)) == count
+
+
 def test_shares_come_after_priorities_and_guarantees() -> None:
     held = [replace(run, priority=1) for run in crowd("a")]
     assert stopped(snapshot([waiting("w", project="b")], [node("a")], running=held)) == []

@@ -53,6 +53,8 @@ def test_a_gang_is_packed_into_the_nearest_part_that_holds_it_with_the_least_bey
 def test_what_was_interrupted_goes_on_before_others_have_their_turn() -> None:
     runs = [waiting("new", want(gpus=8)), waiting("broken", want(gpus=8), served=1e6, interrupted=True)]
     assert started(snapshot(runs, [node("a")])) == ["broken"]
+    urgent = [replace(runs[0], priority=1), runs[1]]
+    assert started(snapshot(urgent, [node("a")])) == ["new"]
     given = [replace(run, interrupted=False) for run in runs]
     assert started(snapshot(given, [node("a")])) == ["new"]
 

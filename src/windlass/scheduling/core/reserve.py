@@ -111,5 +111,10 @@ class Keeper:
                 gpus = (pool.gpus[place] & ~hidden.gpus).bit_count()
                 cpus = max(min(0, pool.cpus[place]), pool.cpus[place] - hidden.cpus)
                 memory = max(min(0, pool.memory[place]), pool.memory[place] - hidden.memory)
-                again.append(pool.hide(place, gpus, cpus, memory, [gpu for _, gpu in hidden.parts]))
+                # A GPU that was opened for a part comes back whole only if nobody else has the rest.
+                opened = hidden.gpus & ~pool.gpus[place]
+                shared = {gpu for _, gpu in hidden.parts} | {
+                    gpu for gpu in range(opened.bit_length()) if opened >> gpu & 1
+                }
+                again.append(pool.hide(place, gpus, cpus, memory, shared))
             each.hidden = again

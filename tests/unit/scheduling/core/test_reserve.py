@@ -185,3 +185,16 @@ def test_what_was_interrupted_does_not_go_on_in_room_that_is_kept_for_others() -
     runs = [waiting("high", want(gpus=8), priority=1), waiting("low", want(gpus=8), interrupted=True)]
     kept = Reservation(run_id="high", at=NOW, engine="x", nodes=("a",))
     assert started(replace(snapshot(runs, [node("a")]), reserved=(kept,)), now=NOW) == ["high"]
+
+
+def test_a_gpu_that_is_lent_in_part_comes_back_whole() -> None:
+    """The rest of it is for nobody who may stay longer."""
+    held = [running("r", share("a", gpus=1), ends_at=NOW + 1000, preemptible=False)]
+    runs = [
+        waiting("both", want(gpus=2), queued_at=1),
+        waiting("brief", want(gpus=0.25), queued_at=2, longest_s=300),
+        waiting("lengthy", want(gpus=0.25), queued_at=3),
+    ]
+    found = decide(snapshot(runs, [node("a", gpus=2)], running=held), policy(), NOW)
+    assert [start.run_id for start in found.starts] == ["brief"]
+    assert [kept.at for kept in found.reservations] == [NOW + 1000]

@@ -193,7 +193,7 @@ def test_a_gpu_that_is_lent_in_part_comes_back_whole() -> None:
     runs = [
         waiting("both", want(gpus=2), queued_at=1),
         waiting("brief", want(gpus=0.25), queued_at=2, longest_s=300),
-        waiting("lengthy", want(gpus=0.25), queued_at=3),
+        waiting("lengthy", want(gpus=0.5), queued_at=3),
     ]
     found = decide(snapshot(runs, [node("a", gpus=2)], running=held), policy(), NOW)
     assert [start.run_id for start in found.starts] == ["brief"]

@@ -193,7 +193,12 @@ def giving_way_from_json(data: Mapping[str, Any] | None) -> GivingWay | None:
 
 
 def placement_to_json(placement: Placement) -> dict[str, Any]:
-    return asdict(placement)
+    """Without parts of GPUs where they are whole: servers of an older version do not know them."""
+    data = asdict(placement)
+    for share in data["shares"]:
+        if share["gpu_part"] == 1.0:
+            del share["gpu_part"]
+    return data
 
 
 def placement_from_json(data: Mapping[str, Any]) -> Placement:

@@ -72,11 +72,6 @@ def load_runs_in(tx: Connection, states: Iterable[RunState]) -> list[RunRecord]:
     return [run_from_row(row) for row in rows]
 
 
-def load_names_in(tx: Connection, states: Iterable[RunState]) -> dict[str, str]:
-    rows = tx.execute(select(runs.c.id, runs.c.name).where(runs.c.state.in_(list(states))))
-    return {row.id: row.name for row in rows}
-
-
 def load_runs(tx: Connection, run_ids: Sequence[str]) -> list[RunRecord]:
     found = (tx.execute(select(runs).where(runs.c.id.in_(some))).all() for some in in_parts(run_ids))
     return [run_from_row(row) for rows in found for row in rows]

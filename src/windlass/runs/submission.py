@@ -23,7 +23,7 @@ from windlass.runs.command import check_plan, fill_command, fill_roles, resolve_
 from windlass.runs.tables import runs
 from windlass.runs.types import RunState
 from windlass.scheduling.access import EngineAccess
-from windlass.scheduling.place import why_never
+from windlass.scheduling.fit import why_never
 from windlass.scheduling.rules import Rules, over_limit
 from windlass.scheduling.types import NodeKind
 from windlass.scheduling.wants import wants_of

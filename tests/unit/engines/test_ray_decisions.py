@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from windlass.agent.remedy import NODE
 from windlass.core.exits import ExitReason
-from windlass.core.resources import Node, NodeShare, Placement, Resources
+from windlass.core.resources import Node, NodeShare, Placement
 from windlass.engines.contract import Launch, NodeReport, Notice
 from windlass.engines.ray.inventory import render_inventory
 from windlass.engines.ray.lives import RETURN_S, SILENT_S, decide_lives
@@ -19,8 +19,8 @@ from windlass.engines.ray.requests import GroupRequest, actor_name, group_name, 
 from windlass.engines.ray.tables import RayActor, RayGroup, RayNode, Tables, node_names
 from windlass.engines.remote.bootstrap import render_bootstrap
 from windlass.engines.remote.observing import Life, NodeLife
-from windlass.scheduling.place import decide_placements
-from windlass.scheduling.types import ClusterSnapshot, WaitingRun
+from windlass.scheduling.core.decide import decide
+from windlass.scheduling.core.types import NodeState, Policy, Running, Snapshot, Waiting, Want
 from windlass.wire.ray import RayConfig, RayOptions
 
 GROUP = group_name(prefix("windlass", "ray"), "r-1.1")
@@ -94,13 +94,12 @@ def test_gpus_beyond_those_offered_count_as_held() -> None:
     (offered,) = render_inventory("ray", found)
     assert offered.gpus == 2
     share = NodeShare(node="n1", cpus=1.0, memory_bytes=0, gpu_indices=(3,))
-    held = {"r-a.1": Placement(engine="ray", shares=(share,))}
-    waiting = tuple(
-        WaitingRun(run_id=f"r-{name}", name=name, priority=0, queued_at=1.0, resources=Resources(cpus=1.0, gpus=1))
-        for name in "bc"
-    )
-    decided = decide_placements(ClusterSnapshot(nodes=(offered,), held=held, waiting=waiting))
-    assert [decision.run_id for decision in decided] == ["r-b"]
+    want = Want(cpus=1.0, gpus=1)
+    held = Running(run_id="r-a", project="p", want=want, placement=Placement(engine="ray", shares=(share,)))
+    there = NodeState(engine="ray", name="n1", cpus=offered.cpus, memory_bytes=offered.memory_bytes, gpus=offered.gpus)
+    waiting = tuple(Waiting(run_id=f"r-{name}", project="p", wants=(want,)) for name in "bc")
+    decided = decide(Snapshot(nodes=(there,), running=(held,), waiting=waiting), Policy(preempts=False), 1.0)
+    assert [start.run_id for start in decided.starts] == ["r-b"]
 
 
 def test_dead_drained_and_taken_nodes_offer_nothing() -> None:

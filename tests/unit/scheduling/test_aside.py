@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from windlass.core.resources import Node, NodeShare, Placement, Resources
+from windlass.core.resources import NodeShare, Placement
 from windlass.db.database import Database, sqlite_url
 from windlass.db.migrate import migrate
 from windlass.scheduling.aside import (
@@ -16,17 +16,15 @@ from windlass.scheduling.aside import (
     load_aside,
     load_last_aside,
 )
-from windlass.scheduling.place import decide_placements
-from windlass.scheduling.types import Aside, ClusterSnapshot, WaitingRun
+from windlass.scheduling.core.decide import decide
+from windlass.scheduling.core.types import Health, NodeState, Policy, Running, Snapshot, Waiting, Want
+from windlass.scheduling.types import Aside
 
 FIRST_S = 1_800.0
-GANG = Resources(nodes=2, cpus=4)
+GANG = Want(nodes=2, cpus=4)
+ONE = Want(cpus=4)
 BROKEN = Aside(reason="uncorrectable ECC error", since=0.0, until=1_800.0)
 DRAINED = Aside(reason="new memory", since=0.0, until=None, by_hand=True)
-
-
-def node(name: str) -> Node:
-    return Node(engine="local", name=name, cpus=4, memory_bytes=10**9)
 
 
 def placement(*names: str) -> Placement:
@@ -34,21 +32,27 @@ def placement(*names: str) -> Placement:
 
 
 def cluster(
-    names: str, *, aside: dict[str, Aside] | None = None, held: str = "", before: str = "", resources: Resources = GANG
-) -> ClusterSnapshot:
-    run = WaitingRun(run_id="r", name="run", resources=resources, priority=10, queued_at=0.0, before=placement(*before))
-    behind = WaitingRun(run_id="behind", name="b", resources=Resources(cpus=4), priority=10, queued_at=1.0)
-    return ClusterSnapshot(
-        nodes=tuple(node(name) for name in names),
-        held={name: placement(name) for name in held},
-        waiting=(run, behind),
-        aside={("local", name): why for name, why in (aside or {}).items()},
+    names: str, *, aside: dict[str, Aside] | None = None, held: str = "", before: str = "", want: Want = GANG
+) -> Snapshot:
+    def health(name: str) -> Health:
+        why = (aside or {}).get(name)
+        return Health.SOUND if why is None else Health.CLOSED if why.by_hand else Health.DOUBTED
+
+    return Snapshot(
+        nodes=tuple(
+            NodeState(engine="local", name=name, cpus=4, memory_bytes=10**9, health=health(name)) for name in names
+        ),
+        running=tuple(Running(run_id=name, project="p", want=ONE, placement=placement(name)) for name in held),
+        waiting=(
+            Waiting(run_id="r", project="p", wants=(want,), before=placement(*before)),
+            Waiting(run_id="behind", project="p", wants=(ONE,), queued_at=1.0, served=1e6),
+        ),
     )
 
 
-def placed(snapshot: ClusterSnapshot, run_id: str = "r") -> str:
+def placed(snapshot: Snapshot, run_id: str = "r") -> str:
     """The names of its nodes by rank; empty: it waits."""
-    found = {decision.run_id: decision.placement for decision in decide_placements(snapshot)}
+    found = {start.run_id: start.placement for start in decide(snapshot, Policy(preempts=False), 2.0).starts}
     return "".join(share.node for share in found[run_id].shares) if run_id in found else ""
 
 
@@ -74,7 +78,7 @@ def test_with_room_to_come_elsewhere_it_waits_rather_than_go_back_to_a_broken_no
 
 def test_where_nothing_else_could_ever_hold_it_a_node_that_failed_is_used_again() -> None:
     assert placed(cluster("ab", before="ba", aside={"a": BROKEN})) == "ba"
-    assert placed(cluster("a", before="a", aside={"a": BROKEN}, resources=Resources(cpus=4))) == "a"
+    assert placed(cluster("a", before="a", aside={"a": BROKEN}, want=ONE)) == "a"
 
 
 def test_a_node_set_aside_by_hand_is_never_used_and_holds_up_nobody_else() -> None:

@@ -6,8 +6,8 @@ from sqlalchemy import text
 
 from windlass.core.resources import Node
 from windlass.db.database import Database
+from windlass.scheduling.fit import kinds_of
 from windlass.scheduling.nodes import commit_nodes, load_kinds, load_nodes
-from windlass.scheduling.place import kinds_of
 
 
 def test_the_database_counts_kinds_as_we_do(database: Database) -> None:

@@ -1,7 +1,8 @@
 """An engine without processes: attempts are entries in a FakeCluster, and time passes when its clock says so.
 
-Commands it understands: `exit N` ends at once, `sleep S` ends well after S seconds, `stubborn` goes on until it is
-killed; anything else goes on until it is asked to stop, or a test finishes it.
+Commands it understands: `exit N` ends at once, `sleep S` ends well after S seconds, `train S` after S seconds of all
+the run's attempts together, `stubborn` goes on until it is killed; anything else goes on until it is asked to stop, or
+a test finishes it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 from windlass.core.clock import Clock
 from windlass.core.errors import Unavailable, WindlassError
 from windlass.core.exits import Exit, ExitReason
+from windlass.core.ids import attempt_id
 from windlass.core.resources import Node
 from windlass.engines.contract import Launch, Notice, Observation, Phase, StopKind
 
@@ -172,6 +174,8 @@ class FakeEngine:
             ends.append((started_at, _exited(int(rest[0]))))
         if word == "sleep":
             ends.append((started_at + float(rest[0]), _exited(0)))
+        if word == "train":
+            ends.append((started_at + float(rest[0]) - self._trained_s(launch), _exited(0)))
         if launch.timeout_s is not None:
             ends.append((started_at + launch.timeout_s, Exit(reason=ExitReason.TIMEOUT, message="over its time")))
         if attempt.stopped_at is not None:
@@ -179,6 +183,12 @@ class FakeEngine:
             exit = Exit(reason=ExitReason(attempt.stop_kind), message=f"{attempt.stop_kind} on request")
             ends.append((attempt.stopped_at + patience_s, exit))
         return ends
+
+    def _trained_s(self, launch: Launch) -> float:
+        """By the attempts of the run before this one: it goes on where they were stopped."""
+        found = (self.cluster.attempts.get(attempt_id(launch.run_id, number)) for number in range(1, launch.attempt))
+        ends = [(one.launched_at + self._start_s, one.end[0]) for one in found if one is not None and one.end]
+        return sum(max(0.0, ended_at - started_at) for started_at, ended_at in ends)
 
 
 def _exited(code: int) -> Exit:

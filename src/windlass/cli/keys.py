@@ -47,7 +47,7 @@ def secrets(texts: Sequence[str] | None) -> dict[str, str] | None:
 
 
 def resources(
-    nodes: int | None, cpus: float | None, gpus: int | None, memory: str | None
+    nodes: int | None, cpus: float | None, gpus: int | str | None, memory: str | None
 ) -> dict[str, int | float | str] | None:
     given = {"nodes": nodes, "cpus": cpus, "gpus": gpus, "memory": memory}
     return {name: value for name, value in given.items() if value is not None} or None

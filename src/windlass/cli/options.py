@@ -26,7 +26,7 @@ Plan = Annotated[
 Nproc = Annotated[int | None, typer.Option("--nproc", min=1, help="Processes per node.")]
 Nodes = Annotated[int | None, typer.Option("--nodes", min=1, help="Nodes.")]
 Cpus = Annotated[float | None, typer.Option("--cpus", min=0, help="CPU cores per node.")]
-Gpus = Annotated[int | None, typer.Option("--gpus", min=0, help="GPUs per node.")]
+Gpus = Annotated[str | None, typer.Option("--gpus", metavar="N", help="GPUs per node: 4, 4..8, or a part such as 0.5.")]
 Memory = Annotated[str | None, typer.Option("--memory", help="Memory per node, e.g. 16GB.")]
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="The run's seed.")]
 NoWarm = Annotated[bool, typer.Option("--no-warm", help="Start a fresh interpreter.")]

@@ -28,7 +28,7 @@ FLAGS: Mapping[str, Mapping[str, str]] = {
 }
 REPEATED = frozenset(("param", "env", "secret", "tag"))
 _NUMBERS: Mapping[str, tuple[Callable[[str], float], int]] = {  # how it is read, and the least it may be
-    "nproc": (int, 1), "nodes": (int, 1), "cpus": (float, 0), "gpus": (int, 0), "retries": (int, 0), "seed": (int, 0),
+    "nproc": (int, 1), "nodes": (int, 1), "cpus": (float, 0), "retries": (int, 0), "seed": (int, 0),
 }  # fmt: skip
 
 

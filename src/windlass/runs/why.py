@@ -42,7 +42,7 @@ def explain_run(tx: Connection, run: RunRecord, desk: QueueDesk, *, now: float) 
         if tried and (since_when := tried[-1].unknown_since) is not None:
             verb = f"was {run.state} when its engine was last in touch, {format_duration(now - since_when)} ago"
         elif tried and (giving_way := tried[-1].giving_way) is not None and not run.cancelling:
-            verb = f"is being stopped, {giving_way.why}"
+            verb = f"is being stopped: {giving_way.why}"
         summary = f"{verb}: attempt {run.attempt_count} on {held}, {format_duration(now - since)} so far"
         said = [f"{tried[-1].engine} says: {tried[-1].detail}"] if tried and tried[-1].detail else []
         said += _growing(run, tried[-1]) if tried else []
@@ -72,12 +72,12 @@ def describe_attempts(attempts: Sequence[AttemptRecord]) -> list[str]:
 
 
 def _ending(attempt: AttemptRecord, exit: Exit) -> str:
-    """`attempt 1 ended: preempted: it makes room for run r-… (4 min of GPU time lost)`."""
+    """`attempt 1 ended: preempted: it makes room for run r-… (costs about 4 min of GPU time)`."""
     said = f"attempt {attempt.number} ended: {exit.reason}" + (f": {exit.message}" if exit.message else "")
     way, has_gpus = attempt.giving_way, any(share.gpu_indices for share in attempt.placement.shares)
     if way is None or exit.reason is not ExitReason.PREEMPTED or not way.lost_gpu_s or not has_gpus:
         return said
-    return f"{said} ({format_roughly(way.lost_gpu_s)} of GPU time lost)"
+    return f"{said} (costs about {format_roughly(way.lost_gpu_s)} of GPU time)"
 
 
 def _why(run: RunRecord, summary: str, details: list[str]) -> Why:

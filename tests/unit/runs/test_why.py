@@ -36,7 +36,7 @@ def test_for_whom_it_was_stopped_and_what_that_cost() -> None:
     stopped = Exit(reason=ExitReason.PREEMPTED, message=WHY)
     way = GivingWay(why=WHY, at=0, cause="priority", by="r-2", lost_gpu_s=960)
     assert describe_attempts([attempt(1, stopped, way), attempt(2, None)]) == [
-        f"attempt 1 ended: preempted: {WHY} (16 min of GPU time lost)"
+        f"attempt 1 ended: preempted: {WHY} (costs about 16 min of GPU time)"
     ]
     assert describe_attempts([attempt(1, stopped, way, gpus=0)]) == [f"attempt 1 ended: preempted: {WHY}"]
 

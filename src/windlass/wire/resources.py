@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, date, datetime
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_serializer, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, field_serializer, model_validator
 
 from windlass.core.quantities import parse_duration, parse_size
 from windlass.wire.gang import problem_at
@@ -19,6 +19,8 @@ SizeBytes = Annotated[int, BeforeValidator(parse_size), Field(le=2**60)]
 _RANGE = re.compile(r"^\s*(\d{1,4})\s*\.\.\s*(\d{1,4})\s*$")
 # Durations end at ten years, which is less: a number tells by itself whether it is a time or how long from now.
 _EARLIEST_TIME = 1e9
+# As it is written: none, one, or several.
+_ONE_OR_SEVERAL = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}, {"type": "null"}]}
 
 
 def _text(value: Any) -> Any:
@@ -51,7 +53,7 @@ class ResourcesSpec(StrictModel):
         0, description="GPUs per node, a part of one such as 0.5, or a range such as 4..8 of which it takes the most"
     )
     min_gpus: int | None = Field(None, ge=1, le=1_000, description="the fewest of a range; `gpus: 4..8` is 8 and 4")
-    gpu_type: Annotated[tuple[Name, ...], BeforeValidator(_types)] = Field(
+    gpu_type: Annotated[tuple[Name, ...], BeforeValidator(_types), WithJsonSchema(_ONE_OR_SEVERAL)] = Field(
         (), max_length=100, description="for example h100, or a list in order of preference; default any"
     )
     labels: dict[Label, Annotated[Label, BeforeValidator(_text)]] = Field(

@@ -7,20 +7,14 @@ import hashlib
 import io
 import json
 import tarfile
-import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from httpx import Client, Response
+from httpx import Client
 
-from windlass.core.resources import Node, NodeShare, Placement
-from windlass.db.database import Database, sqlite_url
-from windlass.runs.store import insert_attempts, load_runs, load_runs_in
-from windlass.runs.tables import runs
-from windlass.runs.types import RunState
-from windlass.scheduling.nodes import commit_nodes
+from tests.integration.api_calls import SPEC, error_of, submit
+from windlass.db.database import sqlite_url
 from windlass.server.compose import compose
 from windlass.server.homefolder import prepare
 from windlass.server.settings import Role, Settings
@@ -28,22 +22,6 @@ from windlass.testing.postgres import PostgresServer
 from windlass.testing.servers import serving
 
 BOTH_DATABASES = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
-SPEC = {"command": "python train.py", "code": None, "name": "gpt-small"}
-
-
-@pytest.fixture
-def settings(tmp_path: Path, database_url: str) -> Settings:
-    home = tmp_path / "home"
-    prepare(home)
-    return Settings(home=home, database_url=database_url, role=Role.API)
-
-
-@pytest.fixture
-def api(settings: Settings) -> Iterator[Client]:
-    parts = compose(settings)
-    with serving(parts) as client:
-        yield client
-    parts.db.close()
 
 
 @pytest.fixture(scope="module", params=BOTH_DATABASES)
@@ -63,22 +41,6 @@ def checking_api(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
     parts.db.close()
     if server is not None:
         server.drop_database(url)
-
-
-def error_of(response: Response, status: int, code: str) -> dict[str, Any]:
-    body = response.json()
-    assert response.status_code == status, body
-    assert set(body) == {"code", "message", "hint"}
-    assert body["code"] == code
-    assert body["message"]
-    return dict(body)
-
-
-def submit(api: Client, key: str | None = None, **spec: Any) -> dict[str, Any]:
-    headers = {"Idempotency-Key": key} if key else {}
-    response = api.post("/api/runs", json={"spec": {**SPEC, **spec}}, headers=headers)
-    assert response.status_code == 201, response.text
-    return dict(response.json())
 
 
 # ---- tokens --------------------------------------------------------------------------------------------------------
@@ -184,94 +146,6 @@ def test_a_body_that_cannot_be_kept_is_refused(checking_api: Client, body: bytes
 
 def test_a_large_number_in_params_is_kept_as_it_is(api: Client) -> None:
     assert submit(api, params={"n": 10**30, "tiny": 1e-300})["spec"]["params"] == {"n": 10**30, "tiny": 1e-300}
-
-
-def test_a_run_that_cannot_fit_is_refused_with_what_there_is(api: Client, database_url: str) -> None:
-    db = Database(database_url)
-    with db.write() as tx:
-        commit_nodes(tx, "fake", [Node(engine="fake", name="n", cpus=4, memory_bytes=10**9)], now=1.0)
-    db.close()
-    answer = api.post("/api/runs", json={"spec": {**SPEC, "resources": {"gpus": 8}}})
-    assert "the largest node (n) has 4 CPU" in error_of(answer, 422, "cannot_fit")["message"]
-    [node] = api.get("/api/cluster").json()["nodes"]
-    assert (node["name"], node["cpus_used"], node["runs"]) == ("n", 0, [])
-
-
-def test_a_node_is_set_aside_and_given_back(api: Client, database_url: str) -> None:
-    db = Database(database_url)
-    with db.write() as tx:
-        for engine in ("x", "y"):
-            commit_nodes(tx, engine, [Node(engine=engine, name="n", cpus=4, memory_bytes=10**9)], now=1.0)
-    db.close()
-    assert (
-        "several engines: x, y"
-        in error_of(api.post("/api/cluster/set-aside", json={"node": "n"}), 409, "ambiguous")["message"]
-    )
-    error_of(api.post("/api/cluster/set-aside", json={"node": "m", "engine": "x"}), 404, "not_found")
-    wanted = {"node": "n", "engine": "x", "for_s": 3600, "reason": "a new fan"}
-    done = api.post("/api/cluster/set-aside", json=wanted).json()
-    assert (done["reason"], done["until"] - done["since"], done["by_hand"]) == ("a new fan", 3600, True)
-    assert api.get("/api/cluster").json()["set_aside"] == [done]
-    back = api.post("/api/cluster/give-back", json={"node": "n", "engine": "x"}).json()
-    assert back == done
-    assert api.get("/api/cluster").json()["set_aside"] == []
-    error_of(api.post("/api/cluster/give-back", json={"node": "n", "engine": "x"}), 409, "conflict")
-
-
-def test_the_queue_is_shown_in_its_order_with_reasons(api: Client, database_url: str) -> None:
-    assert api.get("/api/queue").json() == {"total": 0, "entries": [], "projects": []}
-    db = Database(database_url)
-    with db.write() as tx:
-        commit_nodes(tx, "fake", [Node(engine="fake", name="n", cpus=4, memory_bytes=10**9)], now=1.0)
-    large = submit(api, resources={"cpus": 4})
-    with db.write() as tx:
-        insert_attempts(tx, [(run, _on_n(cpus=3)) for run in load_runs_in(tx, [RunState.QUEUED])], now=time.time())
-        tx.execute(runs.update().values(state="running", attempt_count=1))
-    db.close()
-    waits = submit(api, resources={"cpus": 4}, name="waits", project="vision")
-    urgent = submit(api, resources={"cpus": 2}, name="urgent", project="nlp", priority="high")
-    view = api.get("/api/queue").json()
-    assert [(entry["position"], entry["run_id"]) for entry in view["entries"]] == [(1, urgent["id"]), (2, waits["id"])]
-    assert [entry["wants"] for entry in view["entries"]] == ["2 CPU", "4 CPU"]
-    assert view["entries"][0]["reason"] == "next in line for 2 CPU"
-    assert [share["name"] for share in view["projects"]] == ["default", "nlp", "vision"]
-    assert [share["share"] for share in view["projects"]] == [0.75, 0, 0]
-    assert [each["name"] for each in api.get("/api/queue?project=vision").json()["entries"]] == ["waits"]
-    why = api.get(f"/api/runs/{waits['id']}/why").json()
-    assert (why["position"], why["queued"], why["start"]) == (2, 2, None)  # of how long runs last nothing is known
-    assert why["summary"].startswith(
-        f"waits for 4 CPU: project default holds 3 CPU, its run gpt-small ({large['id']}) "
-    )
-    assert why["summary"].endswith("; 1 run is ahead of it")
-
-
-def test_a_start_is_estimated_from_how_long_runs_lasted(api: Client, database_url: str) -> None:
-    db = Database(database_url)
-    for _ in range(6):
-        submit(api)
-    with db.write() as tx:
-        commit_nodes(tx, "fake", [Node(engine="fake", name="n", cpus=4, memory_bytes=10**9)], now=1.0)
-        tx.execute(runs.update().values(state="succeeded", cpu_hours=1.0, ran_s=3600.0))
-        row = tx.execute(runs.select().limit(1)).one()
-        [busy] = load_runs(tx, [row.id])
-        insert_attempts(tx, [(busy, _on_n(cpus=3))], now=time.time())
-        tx.execute(runs.update().where(runs.c.id == row.id).values(state="running", attempt_count=1))
-    waits = submit(api, resources={"cpus": 4}, name="waits")
-    start = api.get(f"/api/runs/{waits['id']}/why").json()["start"]
-    assert time.time() - 60 < start["earliest"] <= start["likely"]
-    [entry] = api.get("/api/queue").json()["entries"]
-    assert entry["start"]["likely"] is not None
-    again = {"state": "recovering", "retry_at": time.time() + 600, "attempt_count": 1, "version": 7}
-    with db.write() as tx:
-        tx.execute(runs.update().where(runs.c.id == waits["id"]).values(again))
-    db.close()
-    [entry] = api.get("/api/queue").json()["entries"]
-    assert (entry["position"], entry["obstacle"], entry["start"]) == (None, "retry", None)
-    assert entry["reason"].startswith("attempt 2 in ")
-
-
-def _on_n(*, cpus: float) -> Placement:
-    return Placement(engine="fake", shares=(NodeShare(node="n", cpus=cpus, memory_bytes=0),))
 
 
 def test_every_problem_of_a_spec_is_told(checking_api: Client) -> None:

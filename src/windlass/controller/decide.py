@@ -68,9 +68,6 @@ def decide_attempt(
     if seen.phase is Phase.ENDED and seen.exit is not None:
         return [_end(run, attempt, _with_node(seen.exit, attempt), seen, earlier, now, jitter)]
     if seen.phase is Phase.ABSENT:
-        if attempt.giving_way is not None and attempt.state is AttemptState.STARTING and not run.cancelling:
-            gave_way = Exit(reason=ExitReason.PREEMPTED, message=attempt.giving_way.why)
-            return [_end(run, attempt, gave_way, seen, earlier, now, jitter)]
         if run.cancelling:
             never_started = Exit(reason=ExitReason.CANCELLED, message="cancelled before it started")
             return [_end(run, attempt, never_started, seen, earlier, now, jitter)]

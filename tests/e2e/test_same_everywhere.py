@@ -62,6 +62,7 @@ def test_a_killed_node_changes_nothing_but_the_time(
         run = submit(client, tmp_path, pace=0.2)
         saved = tmp_path / "saves" / "last.pt"
         await_that(saved.exists, lambda: str(list(run.logs())), timeout_s=120)
+        await_that(lambda: "loss" in run.metrics(), lambda: "no step is on record", timeout_s=30)
         [first] = run.attempts()
         site.kill_node(first)
         run.wait(timeout=200)

@@ -1,7 +1,8 @@
 """When a run has caught up after an attempt that failed: level, steps lost and times, for the record. Pure.
 
 Ranks tell their steps, so that it is known where an attempt died and when the next was beyond that. Of runs that tell
-none nothing is said. Times of several machines are compared: what comes out negative is nothing.
+none nothing is said. A node that dies without a word may have told less than the run has logged: then that counts.
+Times of several machines are compared: what comes out negative is nothing.
 """
 
 from __future__ import annotations
@@ -11,6 +12,17 @@ from typing import Any
 
 from windlass.engines.contract import Observation
 from windlass.runs.records import AttemptRecord
+from windlass.tracking.points import ProgressMark
+
+
+def progress_at_end(attempt: AttemptRecord, logged: ProgressMark | None) -> dict[str, Any] | None:
+    """The usage of an attempt that is over, if its run has `logged` a later step than its ranks had told; else None."""
+    told = _progress(attempt.usage)
+    if logged is None or logged.at < attempt.created_at or (told is not None and logged.step <= int(told["step"])):
+        return None  # an earlier attempt's, or no news
+    steps = max(1, logged.step - logged.first_step)
+    known = told or {"restored_step": None, "restored_at": None, "load_s": None}
+    return {**(attempt.usage or {}), "progress": {**known, "step": logged.step, "at": logged.at, "steps": steps}}
 
 
 def decide_comeback(before: AttemptRecord, attempt: AttemptRecord, seen: Observation) -> dict[str, Any] | None:

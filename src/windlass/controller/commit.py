@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection
 
+from windlass.controller.comebacks import progress_at_end
 from windlass.controller.decide import Cancel, EndAttempt, MarkRunning, Succeed
 from windlass.controller.lease import LeaseLost, ShardLeases
 from windlass.core.exits import Exit, ExitReason
@@ -26,6 +27,7 @@ from windlass.runs.types import AttemptState, EventKind, RunState
 from windlass.scheduling.aside import commit_aside, decide_aside, load_last_aside
 from windlass.scheduling.nodes import load_gpu_type
 from windlass.tenancy.prices import PriceBook, Spent, spent_on
+from windlass.tracking.store import load_progress
 
 log = logging.getLogger(__name__)
 
@@ -117,6 +119,8 @@ def commit_end(
     if decision.blame is not None:
         _set_aside(tx, run, attempt, decision.blame, decision.exit, now)
     kind, message, changes = _conclusion(decision, now)
+    if kind is EventKind.RETRYING:
+        _note_progress(tx, attempt)
     if kind is EventKind.RETRYING and _gave_way(attempt, decision) and not _has_saved(tx, run):
         message += "; no checkpoint of it is on record, so it starts from the beginning unless it keeps its own"
     store.advance(
@@ -125,6 +129,14 @@ def commit_end(
         cost_usd=run.cost_usd + spent.usd, preemptions=run.preemptions + _gave_way(attempt, decision),
         ran_s=run.ran_s + (max(0.0, decision.ended_at - started_at) if started_at is not None else 0.0), **changes,
     )  # fmt: skip
+
+
+def _note_progress(tx: Connection, attempt: AttemptRecord) -> None:
+    """Where it died, for the one that follows: see `comebacks`."""
+    [ended] = store.load_attempts_by_id(tx, [attempt.id])
+    usage = progress_at_end(ended, load_progress(tx, [attempt.run_id]).get(attempt.run_id))
+    if usage is not None:
+        store.update_attempts(tx, {attempt.id: {"usage": usage}})
 
 
 def _gave_way(attempt: AttemptRecord, decision: EndAttempt) -> bool:

@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 
 from tests.unit.controller.stage import Stage
-from windlass.controller.comebacks import decide_comeback
+from windlass.controller.comebacks import decide_comeback, progress_at_end
 from windlass.core.exits import Exit, ExitReason
 from windlass.core.resources import NodeShare, Placement
 from windlass.engines.contract import Observation, Phase
 from windlass.runs.records import AttemptRecord, ended_attempt
 from windlass.runs.retry import Ended
 from windlass.runs.types import AttemptState
+from windlass.tracking.points import MetricPoint, ProgressMark
+from windlass.tracking.store import ingest
 
 LOST = Exit(reason=ExitReason.LOST, message="its supervisor died", node="a", node_rank=0)
 
@@ -107,6 +109,36 @@ def test_it_is_recorded_once(stage: Stage) -> None:
     assert event.data["steps_lost"] == 10
     assert event.message.startswith("recovered by attempt 2 on the same nodes in ")
     assert "its supervisor died; 10 steps lost" in event.message
+
+
+def test_what_was_logged_tells_where_a_node_died_that_said_nothing(stage: Stage) -> None:
+    run_id = stage.submit()
+    stage.pass_time()
+    stage.pass_time()
+    with stage.db.write() as tx:
+        point = MetricPoint(at=stage.clock.now(), step=50, values={"loss": 1.0})
+        ingest(tx, run_id, "rank-0", [point], position=0, next_position=1)
+    stage.engine.finish(f"{run_id}.1", LOST)
+    stage.pass_time()
+    stage.pass_time(60)
+    stage.pass_time()
+    stage.engine.tell(f"{run_id}.2", progress(55, stage.clock.now(), steps=15, restored=(40, stage.clock.now(), 1.0)))
+    stage.pass_time()
+    [event] = [event for event in stage.service.events(run_id, after=0).events if event.kind == "recovered"]
+    assert (event.data["step"], event.data["steps_lost"]) == (50, 10)
+
+
+LOGGED = ProgressMark(step=57, total=None, at=100.5, first_step=1, first_at=60.0)
+
+
+def test_the_later_of_what_was_told_and_what_was_logged_counts() -> None:
+    found = progress_at_end(DEAD, LOGGED)
+    assert found is not None
+    assert found["progress"] == {**DEAD.usage["progress"], "step": 57, "at": 100.5, "steps": 56}  # type: ignore[index]
+    assert progress_at_end(DEAD, replace(LOGGED, step=50)) is None
+    assert progress_at_end(DEAD, None) is None
+    earlier_attempt = replace(LOGGED, at=NEXT.created_at - 1)
+    assert progress_at_end(NEXT, earlier_attempt) is None
 
 
 @pytest.mark.parametrize(("steps_each", "state"), [(1_000, "running"), (0, "failed")])

@@ -26,6 +26,14 @@ class Change(NamedTuple):
     shared: int = -1  # the GPU that comes back with the last of its parts
 
 
+class Outlook(NamedTuple):
+    """How the room on a node changes: in sum until soon, and after that where it is least and who gives some back."""
+
+    soon: Room
+    lows: list[tuple[float, Room]]  # in sum since soon: at first, and after each promise
+    ends: dict[str, tuple[float, Room]]  # run -> when, and what comes back with it
+
+
 def expected_end(run: Running, now: float, grace_s: float, learned: Any = None) -> float:
     """Half of those like it have ended by then, as far as was learned; of one about which nothing is known: it goes on
     for as long as it has gone so far."""
@@ -61,6 +69,7 @@ class Releases:
         self._coming_soon: dict[int, Room] = {}  # known already
         # Within a pass the room on a node only becomes less, but where somebody more is stopped.
         self._most_soon: dict[int, Room] = {}
+        self._outlooks: dict[int, Outlook] = {}  # known already
 
     def _add(self, run: Running, at: float) -> None:
         kept = {share.node for share in run.keeps.shares} if run.keeps is not None else ()
@@ -102,6 +111,7 @@ class Releases:
         insort(self._changes.setdefault(place, []), change)
         self.promised_at.add(place)
         self._coming_soon.pop(place, None)
+        self._outlooks.pop(place, None)
         return change
 
     def take_back(self, place: int, promised: Change) -> None:
@@ -112,6 +122,7 @@ class Releases:
     def _look_again(self, place: int) -> None:
         """There may be more room than was seen."""
         self._coming_soon.pop(place, None)
+        self._outlooks.pop(place, None)
         self._most_soon.pop(place, None)
         if place in self.soon_at:
             at = bisect_left(self._soon_gpus, place)
@@ -180,21 +191,44 @@ class Releases:
     def room_without(self, place: int, run_ids: Collection[str]) -> Room:
         """What would be there soon, and stay, were these stopped now: what is promised to somebody comes back sooner
         then, but is no more for it."""
-        gpus, cpus, memory = self._pool.room(place)
-        least: Room | None = None
-        changes = [
-            (self.soon if change.run_id in run_ids else change.at, change)
-            for change in self._changes.get(place, ())
-            if change.shared < 0 or self._comes_back(place, change.shared)
-        ]
-        changes.sort()
-        for at, change in changes:
-            if at > self.soon and least is None:
+        soon, lows, ends = self._outlook(place)
+        later = [ends[run_id] for run_id in run_ids if run_id in ends]
+        free, least = self._pool.room(place), None
+        for low_at, (gpus, cpus, memory) in lows:
+            for at, room in later:
+                if at > low_at:
+                    gpus, cpus, memory = gpus + room[0], cpus + room[1], memory + room[2]
+            if least is None:
                 least = (gpus, cpus, memory)
-            gpus, cpus, memory = gpus + change.gpus, cpus + change.cpus, memory + change.memory
-            if least is not None:
+            else:
                 least = (min(least[0], gpus), min(least[1], cpus), min(least[2], memory))
-        return least if least is not None else (gpus, cpus, memory)
+        assert least is not None  # there is a first
+        return free[0] + soon[0] + least[0], free[1] + soon[1] + least[1], free[2] + soon[2] + least[2]
+
+    def _outlook(self, place: int) -> Outlook:
+        found = self._outlooks.get(place)
+        if found is not None:
+            return found
+        changes = self._changes.get(place, ())
+        soon, now = (0, 0, 0), (0, 0, 0)
+        lows, ends = [(self.soon, now)], {}
+        for change in changes:
+            if change.shared >= 0 and not self._comes_back(place, change.shared):
+                continue
+            room = (change.gpus, change.cpus, change.memory)
+            if change.at <= self.soon:
+                soon = _sum(soon, room)
+                continue
+            now = _sum(now, room)
+            if change.is_promise:
+                lows.append((change.at, now))
+            elif change.run_id:
+                ends[change.run_id] = (change.at, room)
+        found = Outlook(soon, lows, ends)
+        # A GPU in parts comes back unless somebody starts on one of them.
+        if all(change.shared < 0 for change in changes):
+            self._outlooks[place] = found
+        return found
 
     def _places_soon(self, gpus: int) -> list[int]:
         """Without those that have no GPU left, where one is wanted."""
@@ -222,3 +256,7 @@ class Releases:
                     return found
         now = [place for place in self._pool.fitting(form, kinds) if place not in self.soon_at]
         return found + now[: count - len(found)]
+
+
+def _sum(one: Room, other: Room) -> Room:
+    return one[0] + other[0], one[1] + other[1], one[2] + other[2]

@@ -117,29 +117,24 @@ class Search:
     def _cheapest(self, place: int) -> set[Victim] | None:
         """Victims on a node that make room for one share; of those that are chosen already nothing is lost more."""
         here = [victim for victim in self._at[place] if victim in self.allowed]
+        if not self._fits(place, set(here)):
+            return None
         free = {victim for victim in here if victim in self.chosen}
         if self._fits(place, free):
             return free
         others = [victim for victim in here if victim not in self.chosen]  # the least lost first
-        for victim in others:
-            if self._fits(place, free | {victim}):
-                single = free | {victim}
-                break
-        else:
-            single = None
+        single = next((victim for victim in others if self._fits(place, free | {victim})), None)
         several = set(free)
         for victim in others:
             several.add(victim)
             if self._fits(place, several):
                 break
-        else:
-            return single
         for victim in reversed(others):
             if victim in several and self._fits(place, several - {victim}):
                 several.discard(victim)
-        if single is None or fsum(v.lost for v in several - free) < fsum(v.lost for v in single - free):
+        if single is None or fsum(victim.lost for victim in several - free) < single.lost:
             return several
-        return single
+        return free | {single}
 
     def _least(self, place: int, found: set[Victim]) -> set[Victim]:
         """The best of all sets on a node, if they are few enough to try; `found` is a good one."""

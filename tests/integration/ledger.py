@@ -88,6 +88,9 @@ def check_preemptions(ledger: Ledger) -> None:
     for run_id, run in ledger.runs.items():
         stopped = [one for one in ledger.attempts[run_id] if one.exit and one.exit.reason is ExitReason.PREEMPTED]
         assert run.preemptions == len(stopped), run_id
+        warned = [event.attempt for event in ledger.events[run_id] if event.kind == EventKind.PREEMPTING]
+        assert len(warned) == len(set(warned)), f"{run_id} was warned twice: {warned}"
+        assert {one.number for one in stopped} <= set(warned), f"{run_id} was stopped without a warning on record"
         again = {event.attempt: event.message for event in ledger.events[run_id] if event.kind == EventKind.RETRYING}
         for attempt in stopped:
             assert attempt.giving_way is not None, attempt.id

@@ -14,13 +14,14 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection
 
 from windlass.controller.comebacks import progress_at_end
-from windlass.controller.decide import Cancel, EndAttempt, MarkRunning, Succeed
+from windlass.controller.decide import Cancel, EndAttempt, MarkRunning, StopAttempt, Succeed
 from windlass.controller.lease import LeaseLost, ShardLeases
 from windlass.core.exits import Exit, ExitReason
 from windlass.core.quantities import format_duration
 from windlass.core.resources import Placement
 from windlass.db.database import Database
 from windlass.runs import store
+from windlass.runs.leaving import load_waiting, load_warned, withdraw
 from windlass.runs.records import AttemptRecord, GivingWay, RunRecord, exit_to_json
 from windlass.runs.retry import Blame, Retry
 from windlass.runs.types import AttemptState, EventKind, RunState
@@ -152,6 +153,23 @@ def _has_saved(tx: Connection, run: RunRecord) -> bool:
 
 def commit_giving_way(tx: Connection, found: Sequence[tuple[str, GivingWay]]) -> None:
     store.give_way(tx, dict(found))
+
+
+def commit_warnings(tx: Connection, found: Sequence[tuple[AttemptRecord, StopAttempt]], *, now: float) -> None:
+    """Before they are told: once for each attempt, however often it is tried. One that would make room for a run which
+    waits no longer is to go on."""
+    warned = load_warned(tx, [attempt for attempt, _ in found])
+    waiting = load_waiting(tx, {stop.by for _, stop in found if stop.by is not None})
+    for attempt, stop in found:
+        if attempt.id in warned:
+            continue
+        if stop.by is not None and stop.by not in waiting:
+            withdraw(tx, attempt)
+            continue
+        store.record_event(
+            tx, attempt.run_id, EventKind.PREEMPTING, at=now, attempt=attempt.number,
+            message=f"{stop.why}; attempt {attempt.number} is stopped with {stop.grace_s:g} s of grace",
+        )  # fmt: skip
 
 
 def _set_aside(tx: Connection, run: RunRecord, attempt: AttemptRecord, blame: Blame, exit: Exit, now: float) -> None:

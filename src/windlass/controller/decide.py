@@ -24,6 +24,7 @@ class StopAttempt:
     grace_s: float
     kind: StopKind = StopKind.CANCELLED
     why: str = ""
+    by: str | None = None  # the run that it makes room for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +84,8 @@ def decide_attempt(
     elif seen.notice is not None:
         decisions.append(_give_way(run, seen.notice, now))
     elif attempt.giving_way is not None:
-        why = attempt.giving_way.why
-        decisions.append(StopAttempt(grace_s=run.spec.grace, kind=StopKind.PREEMPTED, why=why))
+        why, by = attempt.giving_way.why, attempt.giving_way.by
+        decisions.append(StopAttempt(grace_s=run.spec.grace, kind=StopKind.PREEMPTED, why=why, by=by))
     return decisions
 
 

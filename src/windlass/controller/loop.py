@@ -25,7 +25,6 @@ from windlass.controller.decide import (
     StopAttempt,
     decide_attempt,
     decide_failed_launch,
-    is_news,
 )
 from windlass.controller.inventory import Inventory
 from windlass.controller.launches import LaunchEnd, Launches
@@ -34,17 +33,18 @@ from windlass.controller.lease import LeaseLost, ShardLeases
 from windlass.controller.polling import Poller
 from windlass.controller.recording import Recorder, Work
 from windlass.controller.scheduler import Scheduler
+from windlass.controller.stops import Stops
 from windlass.core.clock import Clock
 from windlass.core.errors import Unavailable, WindlassError
 from windlass.core.exits import ExitReason
 from windlass.db.database import Database
-from windlass.engines.contract import Engine, Observation, Phase, StopKind
+from windlass.engines.contract import Engine, Observation, Phase
 from windlass.runs import store
 from windlass.runs.living import LivingBook
 from windlass.runs.records import AttemptRecord, RunRecord
 from windlass.runs.retry import Ended
 from windlass.runs.sealing import Seal
-from windlass.runs.types import AttemptState, EventKind
+from windlass.runs.types import AttemptState
 from windlass.scheduling.rules import Rules
 from windlass.tenancy.prices import PriceBook
 from windlass.tracking.store import load_positions
@@ -87,7 +87,7 @@ class Controller:
         self._stopping = threading.Event()
         # Conveniences only; losing them costs a repeated signal, an early refresh or reading a run again.
         self._living = LivingBook()
-        self._stops_sent: dict[str, StopAttempt] = {}
+        self._stops = Stops(db, lease, clock, tell=self._stop)
         self._recorder = Recorder(
             db,
             lease,
@@ -169,6 +169,7 @@ class Controller:
         self.end_launches()
         self.reconcile()
         self.place()
+        self.make_room()
         self.collect()
         self.release()
         self._keep_beating()
@@ -198,6 +199,7 @@ class Controller:
             runs = living.runs
             attempts = [a for a in living.attempts if a.run_id in runs and not self._launches.is_under_way(a)]
         if not attempts:
+            self._stops.ask(())
             return
         observations = self._poll(attempts)
         # What was before matters for those that have ended, or are to be launched.
@@ -211,12 +213,12 @@ class Controller:
             decisions = decide_attempt(run, attempt, seen, past, now=now, jitter=self._jitter.random())
             work.append(Work(run=run, attempt=attempt, seen=seen, decisions=decisions))
         self._record(work, now)
+        self._stops.ask(
+            [(item.attempt, how) for item in work for how in item.decisions if isinstance(how, StopAttempt)]
+        )
         for item in sorted(work, key=_turn):
-            for decision in item.decisions:
-                if isinstance(decision, LaunchAttempt):
-                    self._launch(item.run, item.attempt, earlier.get(item.run.id, []))
-                elif isinstance(decision, StopAttempt):
-                    self._stop(item.attempt, decision)
+            if any(isinstance(decision, LaunchAttempt) for decision in item.decisions):
+                self._launch(item.run, item.attempt, earlier.get(item.run.id, []))
 
     def place(self) -> None:
         """Start those whose turn it is, and have those stopped that make room for them. Those of other controllers are
@@ -249,6 +251,11 @@ class Controller:
         for attempt in sorted(new, key=lambda attempt: turns[attempt.run_id]):
             self._launch(current[attempt.run_id], attempt, earlier.get(attempt.run_id, []))
 
+    def make_room(self) -> None:
+        """Tell those that are to give way to others. After placing: who has just started elsewhere needs their room no
+        more."""
+        self._stops.make_room()
+
     def collect(self) -> None:
         """Metric points of live attempts."""
         now = self._clock.now()
@@ -279,7 +286,7 @@ class Controller:
                 if engine in self._engines:
                     self._engines[engine].release(attempt_id)
                 released.append(attempt_id)
-            self._stops_sent.pop(attempt_id, None)
+            self._stops.forget(attempt_id)
             self._recorder.forget(attempt_id)
         now = self._clock.now()
         with self._db.write() as tx:
@@ -365,22 +372,10 @@ class Controller:
             self._inventory.hurry()
 
     def _stop(self, attempt: AttemptRecord, decision: StopAttempt) -> None:
-        if not is_news(decision, self._stops_sent.get(attempt.id)):
-            return
         self._keep_beating()
         with self._inventory.asking(attempt.engine):
             self._engines[attempt.engine].stop(attempt.id, grace_s=decision.grace_s, kind=decision.kind)
-            self._stops_sent[attempt.id] = decision
-        if decision.kind is StopKind.PREEMPTED and self._stops_sent.get(attempt.id) is decision:
-            self._record_notice(attempt, decision)
-
-    def _record_notice(self, attempt: AttemptRecord, decision: StopAttempt) -> None:
-        message = f"{decision.why}; attempt {attempt.number} is stopped with {decision.grace_s:g} s of grace"
-        with self._db.write() as tx:
-            self._lease.beat(tx)
-            store.record_event(
-                tx, attempt.run_id, EventKind.PREEMPTING, at=self._clock.now(), attempt=attempt.number, message=message
-            )
+            self._stops.heard(attempt, decision)
 
     def _close_engines(self) -> bool:
         """Whether nothing is being done about any run any more: only then may others take over at once."""

@@ -68,7 +68,7 @@ class EventKind(StrEnum):
     SET_ASIDE = "set_aside"  # a node that failed it is not used for a while
     SUCCEEDED = "succeeded"
     FAILED = "failed"
-    PREEMPTING = "preempting"  # a warned stop: its node will be taken away
+    PREEMPTING = "preempting"  # a warned stop: others need its room, or its node goes away. Once for an attempt
     ALERT = "alert"  # raised by one of its processes, by `windlass.job.alert`
     CHECKPOINT = "checkpoint"  # saved, found corrupt, removed by somebody
     CANCEL_REQUESTED = "cancel_requested"

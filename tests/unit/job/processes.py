@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
+
+from tests.nursery import start_child
 
 
 def run_processes(script: str, folder: Path, *, count: int = 2, timeout_s: float = 150.0) -> list[str]:
@@ -19,15 +19,8 @@ def run_processes(script: str, folder: Path, *, count: int = 2, timeout_s: float
     try:
         for rank in range(count):
             own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WINDLASS_NODE_DIR": str(folder)}
-            processes.append(
-                subprocess.Popen(
-                    [sys.executable, "-c", script],
-                    env={**os.environ, **shared, **own, "SM_MODEL_DIR": str(folder / "output")},
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    text=True,
-                )
-            )
+            environ = {**os.environ, **shared, **own, "SM_MODEL_DIR": str(folder / "output")}
+            processes.append(start_child(script, environ=environ))
         outputs = [process.communicate(timeout=timeout_s)[0] for process in processes]
     finally:
         for process in processes:

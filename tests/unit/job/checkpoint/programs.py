@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[4]
+from tests.nursery import ROOT, Child, start_child
 
 TRAINING = """
 import hashlib, json, os, random, sys
@@ -62,7 +60,7 @@ with job.checkpoints(
 
 def start(
     folder: Path, plan: str, steps: int, *, count: int = 1, every: int | str = 2, memory: tuple[Path, ...] = ()
-) -> list[subprocess.Popen[str]]:
+) -> list[Child]:
     """`memory`: of each node, between which ranks are divided."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -70,9 +68,13 @@ def start(
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count), "OMP_NUM_THREADS": "1"}
     nodes = [{"WINDLASS_MEMORY_DIR": str(node), "WINDLASS_CHECKPOINT": '{"memory": 1}'} for node in memory] or [{}]
     return [
-        subprocess.Popen(
-            [sys.executable, "-c", TRAINING, str(folder).format(rank=rank), plan, str(steps), str(every)],
-            env={
+        start_child(
+            TRAINING,
+            str(folder).format(rank=rank),
+            plan,
+            str(steps),
+            str(every),
+            environ={
                 **os.environ,
                 **shared,
                 **nodes[rank * len(nodes) // count],
@@ -80,16 +82,13 @@ def start(
                 "LOCAL_RANK": str(rank),
                 "WINDLASS_SEED": "7",
             },
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+            folder=ROOT,
         )
         for rank in range(count)
     ]
 
 
-def finish(processes: list[subprocess.Popen[str]], *, code: int = 0, timeout_s: float = 150.0) -> list[dict[str, Any]]:
+def finish(processes: list[Child], *, code: int = 0, timeout_s: float = 150.0) -> list[dict[str, Any]]:
     """What rank 0 printed, line by line; other text is under "text"."""
     try:
         outputs = [process.communicate(timeout=timeout_s)[0] for process in processes]

@@ -6,11 +6,15 @@ from typing import Any
 
 import pytest
 
+from windlass.blobs.local import LocalBlobs
 from windlass.core.errors import QueueFull
 from windlass.db.database import Database
+from windlass.runs.sealing import Seal
 from windlass.runs.service import RunService
 from windlass.runs.submission import check_queue
 from windlass.scheduling.rules import Rules
+from windlass.tenancy.prices import PriceBook
+from windlass.testing.clock import FakeClock
 from windlass.wire.runs import SubmitRequest
 
 
@@ -43,3 +47,20 @@ def test_limits_of_others_and_runs_of_nobody_are_not_counted(service: RunService
     with database.write() as tx:
         check_queue(tx, {"project": "speech", "user": "bob"}, Rules(most_queued_of_project={"vision": 1}))
         check_queue(tx, {"project": "speech", "user": None}, Rules(most_queued_of_user=1))
+
+
+def test_a_run_that_is_resumed_waits_again_and_counts(
+    database: Database, blobs: LocalBlobs, seal: Seal, clock: FakeClock
+) -> None:
+    rules = Rules(most_queued_of_project={"vision": 1})
+    service = RunService(
+        database, blobs, seal, clock, prices=PriceBook(), runs_dir=None, nudge=lambda: None, rules=rules
+    )
+    first = submit(service, "vision", "ada")
+    service.cancel(first, grace_s=None)
+    second = submit(service, "vision", "ada")
+    with pytest.raises(QueueFull, match="1 run of project vision waits, and 1 may"):
+        service.resume(first)
+    assert service.view(first).state == "cancelled"
+    service.cancel(second, grace_s=None)
+    assert service.resume(first).state == "queued"

@@ -135,6 +135,7 @@ class RunService:
             if run.state not in (RunState.FAILED, RunState.CANCELLED):
                 hint = f"`windlass clone {run.id}` starts it afresh" if run.state.is_terminal else None
                 raise Conflict(f"run {run.id} is {run.state}; only failed and cancelled runs can be resumed", hint=hint)
+            check_queue(tx, {"project": run.project, "user": run.user}, self._rules)
             store.advance(
                 tx, run, EventKind.RESUMED, now=now, message=f"resumed after it was {run.state}", queued_at=now,
                 first_attempt=run.attempt_count + 1, ran_s=0.0, ended_at=None, exit=None, retry_at=None,

@@ -75,7 +75,7 @@ def check_engines(spec: RunSpec, known: Collection[str], access: EngineAccess) -
 
 
 def check_queue(tx: Connection, row: Mapping[str, Any], rules: Rules) -> None:
-    """`row`: of a new run. Raises QueueFull if as many wait as may."""
+    """`row`: of a run that is to wait too. Raises QueueFull if as many wait as may."""
     project, user = row["project"], row["user"]
     bounds = (
         (rules.most_queued_of_project.get(project), f"of project {project}", runs.c.project == project),
@@ -91,7 +91,7 @@ def check_queue(tx: Connection, row: Mapping[str, Any], rules: Rules) -> None:
             wait = "1 run" if count == 1 else f"{count:,} runs"
             raise QueueFull(
                 f"the queue is full: {wait} {whose} {'waits' if count == 1 else 'wait'}, and {most:,} may",
-                hint="submit again when some have started, or cancel those that are not needed",
+                hint="try again when some have started, or cancel those that are not needed",
             )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,6 +33,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for kind in ("ray", "slurm", "kubernetes"):
             if item.get_closest_marker(kind):
                 item.add_marker(pytest.mark.xdist_group(kind))
+
+
+def pytest_collection_finish() -> None:
+    """Several test processes share the cores: a second thread of PyTorch in each would mostly wait for a core, and does
+    so by using one."""
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)

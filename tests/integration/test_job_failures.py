@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
-import tempfile
-import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
+
+from tests.nursery import ROOT, start_child
 
 pytest.importorskip("torch")
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
-# A group waits for half an hour by default. Loading torch on a busy machine takes a minute at worst.
+# A group waits for half an hour by default.
 _AT_MOST_S = 120.0
 
 START = """
@@ -43,31 +40,16 @@ def run_ranks(body: str, count: int) -> list[Ended]:
         port = free.getsockname()[1]
     shared = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
     environ = {**os.environ, **shared, "PYTHONPATH": os.pathsep.join(["src", ".", os.environ.get("PYTHONPATH", "")])}
-    root = Path(__file__).parents[2]
-    files = [tempfile.TemporaryFile("w+") for _ in range(count)]  # noqa: SIM115 - closed with the test's process
     processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", START + body],
-            env={**environ, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            cwd=root,
-            stdout=files[rank],
-            stderr=files[rank],
-        )
+        start_child(START + body, environ={**environ, "RANK": str(rank), "LOCAL_RANK": str(rank)}, folder=ROOT)
         for rank in range(count)
     ]
-    deadline = time.monotonic() + _AT_MOST_S
     try:
-        codes = [process.wait(max(0.1, deadline - time.monotonic())) for process in processes]
+        said = [process.communicate(timeout=_AT_MOST_S)[0] for process in processes]
     finally:
         for process in processes:
             process.kill()
-            process.wait()
-    ended = []
-    for code, file in zip(codes, files, strict=True):
-        file.seek(0)
-        ended.append(Ended(code=code, said=file.read()))
-        file.close()
-    return ended
+    return [Ended(code=process.wait(), said=text) for process, text in zip(processes, said, strict=True)]
 
 
 WAIT = "dist.all_reduce(torch.ones(1))\n"

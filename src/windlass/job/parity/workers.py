@@ -1,6 +1,6 @@
 """The processes of one world size: started once, given one case after the other, ended when one of them fails.
 
-Loading torch takes longer than most cases, so they share it.
+Loading torch takes longer than most cases, so it is loaded once, and cases share processes.
 """
 
 from __future__ import annotations
@@ -53,8 +53,9 @@ def run_cases(cases: Sequence[Case], world_size: int, steps: int, *, timeout_s: 
 
 class _Workers:
     def __init__(self, world_size: int) -> None:
-        # Not fork: the parent may have threads of torch's.
-        context = get_context("spawn")
+        # Not fork: the parent may have threads of torch's. The one that forks has loaded it, and nothing more.
+        context = get_context("forkserver")
+        context.set_forkserver_preload(["windlass.job.parity.training"])
         port = _free_port()
         self._pipes: list[connection.Connection] = []
         self._files = contextlib.ExitStack()

@@ -42,6 +42,7 @@ class Watch:
         self._verdict: Verdict | None = None
         self._failed: list[Candidate] = []
         self._doubt_until: float | None = None  # while the failures known so far may be consequences only
+        self._done: frozenset[int] = frozenset()  # ranks whose work was done when they were told to stop
         self._killed = False
         self._kill_at: float | None = None
         self._sample_at: float | None = None
@@ -145,6 +146,8 @@ class Watch:
             # Whoever stops nodes (Slurm, a kubelet, the machine's shutdown) does it like this.
             self._stop(Verdict("preempted", FROM_OUTSIDE), self._plan["grace_s"])
         else:
+            if not self._plan.get("signalled_together"):
+                self._reap()  # who has ended before we pass it on has not ended because of it
             self._stop(Verdict(str(wish["kind"]), str(wish["reason"])), float(wish["grace_s"]))
 
     def _reap(self) -> None:
@@ -304,6 +307,7 @@ class Watch:
         now = time.monotonic()
         if self._verdict is None:
             self._verdict = verdict
+            self._done = conclusion.done_ranks(self._plan, self._ranks.values())
             self._restarts.leave()  # before any rank ends of it, here or elsewhere: its failure is not to be mended
             self._doubt_until = None
             self._status.change(state="stopping")
@@ -390,6 +394,7 @@ class Watch:
             self._verdict or Verdict("completed", ""),
             self._dead,
             self._ranks.values(),
+            done=self._done,
             usage=self._sampler.peaks(),
             started_at=self.started_at,
             had_to_be_killed=self._killed,

@@ -70,7 +70,8 @@ class Phase(StrEnum):
 
 
 class StopKind(StrEnum):
-    """Why an attempt is asked to end; it then ends with the exit reason of the same name."""
+    """Why an attempt is asked to end; it then ends with the exit reason of the same name. One that is preempted has
+    completed if its work was done when it was told, and it says so: see `windlass.agent.conclusion`."""
 
     CANCELLED = "cancelled"
     PREEMPTED = "preempted"

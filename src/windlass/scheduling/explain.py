@@ -231,6 +231,13 @@ class _Account:
         return said
 
     def _kept(self) -> list[str]:
+        if self._found.obstacle is Obstacle.KEPT:
+            rooms = [self._outlook.reservations[run_id] for run_id in self._found.kept_for[:MOST_RUNS]]
+            return [
+                f"room on {listing(list(kept.nodes), 4)} is kept for {self._beside.label(kept.run_id)}, "
+                f"which starts at about {clock_time(kept.at, self._now)}"
+                for kept in rooms
+            ]
         kept = self._found.reservation
         if kept is None or self._found.obstacle is Obstacle.SOON or len(self._outlook.snapshot.nodes) == 1:
             return []

@@ -27,8 +27,10 @@ class Rules:
     most_queued: int | None = None
 
     def policy_after(self, ended: int) -> Policy:
-        """Before so many runs have ended nobody knows what is short: whoever has begun goes on, and the others wait."""
-        return self.policy if ended >= ENOUGH_ENDED else replace(self.policy, index_margin=None)
+        """Before so many runs have ended nobody knows what is short: whoever has begun goes on, and the others wait.
+        Other ranks than the learned one know all they need."""
+        is_known = ended >= ENOUGH_ENDED or self.policy.rank is not index.rank
+        return self.policy if is_known else replace(self.policy, index_margin=None)
 
 
 def over_limit(want: Want, project: str, rules: Rules) -> str | None:

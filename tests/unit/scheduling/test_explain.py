@@ -248,6 +248,7 @@ def test_room_that_is_kept_for_another() -> None:
     )
     found = explain(there)
     assert found.summary == "would have room, but that is kept for other (w-2), which starts in about 5 min"
+    assert found.details[0] == "room on b, a is kept for other (w-2), which starts at about 03:51 UTC"
     assert short(there) == "room is kept for other"
 
 

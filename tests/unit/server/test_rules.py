@@ -94,3 +94,12 @@ def test_what_cannot_be_meant_is_refused(tmp_path: Path, text: str, problem: str
 def test_an_unknown_policy_is_refused_with_those_there_are(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig, match="'windlass', 'fifo', 'backfill', 'least-attained' or 'no-preemption'"):
         rules_of(tmp_path, "scheduling: {policy: clairvoyant}\n")
+
+
+@pytest.mark.parametrize(("policy", "margin"), [("windlass", None), ("least-attained", 2.0)])
+def test_only_the_order_that_is_learned_waits_for_runs_to_learn_from(
+    tmp_path: Path, policy: str, margin: float | None
+) -> None:
+    rules = rules_of(tmp_path, f"scheduling: {{policy: {policy}}}")
+    assert rules.policy_after(0).index_margin == margin
+    assert rules.policy_after(30).index_margin == 2.0

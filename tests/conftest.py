@@ -21,9 +21,12 @@ from windlass.testing.kubernetes import KubernetesCluster, KubernetesUnavailable
 from windlass.testing.postgres import PostgresServer, PostgresUnavailable, running_postgres
 from windlass.testing.ray import RayCluster, RayUnavailable, running_ray
 from windlass.testing.s3 import S3Server, S3Unavailable, running_s3
+from windlass.testing.servers import fork_servers
 from windlass.testing.slurm import SlurmCluster, SlurmUnavailable, running_slurm
 
 BOTH_DATABASES = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
+
+fork_servers()
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups

@@ -22,7 +22,7 @@ def test_a_server_is_soon_ready_and_small(tmp_path: Path) -> None:
     home = tmp_path / "home"
     ready, rss = [], []
     for _ in range(3):
-        with running_server(home) as server, server.client() as client:
+        with running_server(home, cold=True) as server, server.client() as client:
             assert client.get("/api/cluster").status_code == 200
             ready.append(server.cpu_s())
             rss.append(server.rss_bytes())
@@ -35,7 +35,7 @@ def test_a_server_is_soon_ready_and_small(tmp_path: Path) -> None:
 
 def test_a_server_that_is_told_to_stop_leaves_cleanly(tmp_path: Path) -> None:
     home = tmp_path / "home"
-    with running_server(home, arguments=["--role", "api"]) as server:
+    with running_server(home, arguments=["--role", "api"], cold=True) as server:
         assert read_note(home)["url"] == server.url
         assert server.terminate() == 0
         assert read_note(home) == {}

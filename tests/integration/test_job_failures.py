@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.nursery import ROOT, start_child
+from tests.torch_processes import ROOT, start_process
 
 pytest.importorskip("torch")
 
@@ -41,7 +41,7 @@ def run_ranks(body: str, count: int) -> list[Ended]:
     shared = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
     environ = {**os.environ, **shared, "PYTHONPATH": os.pathsep.join(["src", ".", os.environ.get("PYTHONPATH", "")])}
     processes = [
-        start_child(START + body, environ={**environ, "RANK": str(rank), "LOCAL_RANK": str(rank)}, folder=ROOT)
+        start_process(START + body, environ={**environ, "RANK": str(rank), "LOCAL_RANK": str(rank)}, folder=ROOT)
         for rank in range(count)
     ]
     try:

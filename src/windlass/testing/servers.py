@@ -23,8 +23,15 @@ from windlass.engines.local import stop_launchers
 from windlass.engines.local.sockets import socket_dir
 from windlass.server.compose import Parts
 from windlass.server.homefolder import read_note
+from windlass.testing.nursery import Child, Nursery
 
 _LOOK_EVERY_S = 0.01
+_AS_MODULE = """
+import runpy, sys
+del sys.argv[:2]
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+"""
+_nursery: Nursery | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -32,7 +39,7 @@ class ServerProcess:
     """A running server process; `log` is what it wrote to its standard streams."""
 
     home: Path
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | Child
     url: str
     token: str
     log: Path
@@ -64,6 +71,12 @@ class ServerProcess:
         return found.rss_bytes if found else 0
 
 
+def fork_servers() -> None:
+    """From now on servers are forked from a process that has loaded their modules: for tests, which start hundreds."""
+    global _nursery
+    _nursery = Nursery("windlass.server.main", "windlass.server.compose")
+
+
 def start_server(
     home: Path,
     *,
@@ -71,19 +84,24 @@ def start_server(
     environ: Mapping[str, str] | None = None,
     timeout_s: float = 60.0,
     module: str = "windlass.server",
+    cold: bool = False,
 ) -> ServerProcess:
     """Start a server for `home` on a free port and wait until it answers. The caller ends it; see `running_server`.
 
-    `module` is another composition of a server, with the same options."""
+    `module` is another composition of a server, with the same options. `cold`: never forked."""
     home.mkdir(parents=True, exist_ok=True)
     log = home.with_name(f"{home.name}.server.log")
-    command = [sys.executable, "-m", module, "--home", str(home), "--port", "0", *arguments]
+    words = ["-m", module, "--home", str(home), "--port", "0", *arguments]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("WINDLASS_")}
+    whole = {**clean, **(environ or {})}
+    process: subprocess.Popen[bytes] | Child
     began = time.monotonic()
     with log.open("ab") as output:
-        process = subprocess.Popen(
-            command, env={**clean, **(environ or {})}, stdin=subprocess.DEVNULL, stdout=output, stderr=output
-        )
+        if _nursery is None or cold:
+            command = [sys.executable, *words]
+            process = subprocess.Popen(command, env=whole, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        else:
+            process = _nursery.start(_AS_MODULE, *words, environ=whole, output=output.fileno())
     try:
         url = _wait_for_answer(home, process, log, deadline=began + timeout_s)
     except BaseException:
@@ -108,10 +126,11 @@ def running_server(
     arguments: Sequence[str] = (),
     environ: Mapping[str, str] | None = None,
     module: str = "windlass.server",
+    cold: bool = False,
 ) -> Iterator[ServerProcess]:
     """A server whose processes, and those of its runs, are all gone when the block ends."""
     try:
-        server = start_server(home, arguments=arguments, environ=environ, module=module)
+        server = start_server(home, arguments=arguments, environ=environ, module=module, cold=cold)
         try:
             yield server
         finally:
@@ -178,7 +197,7 @@ def _words(pid: int, name: str) -> list[str]:
         return []
 
 
-def _wait_for_answer(home: Path, process: subprocess.Popen[bytes], log: Path, *, deadline: float) -> str:
+def _wait_for_answer(home: Path, process: subprocess.Popen[bytes] | Child, log: Path, *, deadline: float) -> str:
     with httpx.Client(timeout=5.0, trust_env=False) as client:
         while time.monotonic() < deadline:
             if process.poll() is not None:

@@ -6,7 +6,7 @@ import os
 import socket
 from pathlib import Path
 
-from tests.nursery import start_child
+from tests.torch_processes import start_process
 
 
 def run_processes(script: str, folder: Path, *, count: int = 2, timeout_s: float = 150.0) -> list[str]:
@@ -20,7 +20,7 @@ def run_processes(script: str, folder: Path, *, count: int = 2, timeout_s: float
         for rank in range(count):
             own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WINDLASS_NODE_DIR": str(folder)}
             environ = {**os.environ, **shared, **own, "SM_MODEL_DIR": str(folder / "output")}
-            processes.append(start_child(script, environ=environ))
+            processes.append(start_process(script, environ=environ))
         outputs = [process.communicate(timeout=timeout_s)[0] for process in processes]
     finally:
         for process in processes:

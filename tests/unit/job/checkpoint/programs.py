@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from tests.nursery import ROOT, Child, start_child
+from tests.torch_processes import ROOT, TorchProcess, start_process
 
 TRAINING = """
 import hashlib, json, os, random, sys
@@ -60,7 +60,7 @@ with job.checkpoints(
 
 def start(
     folder: Path, plan: str, steps: int, *, count: int = 1, every: int | str = 2, memory: tuple[Path, ...] = ()
-) -> list[Child]:
+) -> list[TorchProcess]:
     """`memory`: of each node, between which ranks are divided."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -68,7 +68,7 @@ def start(
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count), "OMP_NUM_THREADS": "1"}
     nodes = [{"WINDLASS_MEMORY_DIR": str(node), "WINDLASS_CHECKPOINT": '{"memory": 1}'} for node in memory] or [{}]
     return [
-        start_child(
+        start_process(
             TRAINING,
             str(folder).format(rank=rank),
             plan,
@@ -88,7 +88,7 @@ def start(
     ]
 
 
-def finish(processes: list[Child], *, code: int = 0, timeout_s: float = 150.0) -> list[dict[str, Any]]:
+def finish(processes: list[TorchProcess], *, code: int = 0, timeout_s: float = 150.0) -> list[dict[str, Any]]:
     """What rank 0 printed, line by line; other text is under "text"."""
     try:
         outputs = [process.communicate(timeout=timeout_s)[0] for process in processes]

@@ -63,6 +63,12 @@ def spec(draw: random.Random, length_s: float) -> dict[str, Any]:
     return found
 
 
+def urgent() -> dict[str, Any]:
+    """A large gang of high priority that is soon over."""
+    resources = {"nodes": 8, "gpus": 8, "cpus": 8, "memory": "8GB"}
+    return {"command": "train 600", "code": None, "project": "vision", "priority": "high", "resources": resources}
+
+
 def _resources(draw: random.Random) -> dict[str, Any]:
     kind = draw.random()
     if kind < 0.05:

@@ -50,6 +50,7 @@ SPEED = 100.0
 LASTS_S = 6000.0  # by the fast clock: a minute
 PATIENCE_S = 400.0  # by the wall, for anything
 MOST_PASSES = 3  # that find room for all that waits, and start none
+URGENT = 30  # gangs at one moment: more than come free before anybody is warned, so that some are stopped for them
 RULES = Rules(
     policy=Policy(rank=index.rank),
     projects={
@@ -245,6 +246,10 @@ def test_a_thousand_runs_at_a_time_and_every_transition_accounted(site: Site) ->
             site.cancel(draw)
         if number % 40 == 0:
             site.lose(draw)
+        if number == len(coming) // 2:
+            for _ in range(URGENT):
+                site.submit(crowd.urgent())
+            submitted += URGENT
         if number in (len(coming) // 3, 2 * len(coming) // 3):
             takeovers.append(site.replace_active(draw))
     lasted_s, busy = time.monotonic() - wall, list(site.passes)

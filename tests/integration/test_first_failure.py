@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.local_runs import LocalRuns
+from tests.integration.local_runs import LocalRuns, wait_for
 from windlass.core.exits import Exit, ExitReason
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(180), pytest.mark.xdist_group("warm torch")]
 
 JOINED = """
 import atexit, datetime, os, sys, threading, time
@@ -65,12 +65,19 @@ dist.all_reduce(value)
 """
 
 
-@pytest.fixture
-def runs(tmp_path: Path) -> Iterator[LocalRuns]:
-    runs = LocalRuns(tmp_path, preimport=("numpy", "torch"))
+@pytest.fixture(scope="module")
+def engine_of_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRuns]:
+    """One launcher that has loaded PyTorch: that takes longer than all the rest."""
+    runs = LocalRuns(tmp_path_factory.mktemp("runs"), preimport=("numpy", "torch"))
     yield runs
     runs.clean_up()
     assert runs.processes() == []
+
+
+@pytest.fixture
+def runs(engine_of_all: LocalRuns) -> Iterator[LocalRuns]:
+    yield engine_of_all
+    wait_for(lambda: engine_of_all.processes() == [], "the end of all its processes")
 
 
 def end_of(runs: LocalRuns, text: str, *, launcher: str = "python", **options: int) -> Exit:

@@ -355,7 +355,7 @@ def explore(template: Path, *, examples: int, steps: int) -> None:
 
 @pytest.mark.timeout(600)  # it takes seconds; finding the shortest way to a failure takes longer
 def test_runs_under_control(sqlite_template: Path) -> None:
-    explore(sqlite_template, examples=40, steps=30)
+    explore(sqlite_template, examples=20, steps=30)
 
 
 @pytest.mark.slow

@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.crashing import Persistent, check_record
+from windlass.testing.nursery import Child
 from windlass.testing.postgres import PostgresServer
-from windlass.testing.servers import start_server
+from windlass.testing.servers import spawn_server, start_server
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(180)]
 
@@ -27,13 +27,12 @@ class Controllers:
 
     def __init__(self, home: Path, database_url: str) -> None:
         self._home = home
-        self.environ = {**os.environ, "WINDLASS_DATABASE_URL": database_url}
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self.environ = {"WINDLASS_DATABASE_URL": database_url}
+        self._processes: list[subprocess.Popen[bytes] | Child] = []
 
-    def start(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "windlass.server", "--home", str(self._home), "--role", "controller"]
-        with (self._home / "controller.log").open("ab") as log:
-            process = subprocess.Popen(command, env=self.environ, stdout=log, stderr=log)
+    def start(self) -> subprocess.Popen[bytes] | Child:
+        log = self._home / "controller.log"
+        process = spawn_server(self._home, ["--role", "controller"], environ=self.environ, log=log)
         self._processes.append(process)
         return process
 

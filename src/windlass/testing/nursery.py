@@ -19,6 +19,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -71,11 +72,19 @@ class Nursery:
         self._folder = folder
         self._environ = environ or {}
         self._socket: socket.socket | None = None
+        self._lock = threading.Lock()
 
     def start(
-        self, script: str, *arguments: str, environ: Mapping[str, str], output: int, folder: Path | None = None
+        self,
+        script: str,
+        *arguments: str,
+        environ: Mapping[str, str],
+        output: int,
+        inputs: int | None = None,
+        folder: Path | None = None,
     ) -> Child:
-        """Run a script as `python -c SCRIPT ARGUMENTS` would; both of its output streams go to the descriptor."""
+        """Run a script as `python -c SCRIPT ARGUMENTS` would. Both of its output streams go to one descriptor; what it
+        is given as standard input may be a socket."""
         order = {
             "script": script,
             "arguments": arguments,
@@ -84,17 +93,18 @@ class Nursery:
         }
         status, told = os.pipe()
         try:
-            self._send(json.dumps(order).encode(), [output, told])
+            self._send(json.dumps(order).encode(), [output, told, *([] if inputs is None else [inputs])])
         finally:
             os.close(told)
         return Child(_read_number(status), status)
 
     def _send(self, data: bytes, descriptors: Sequence[int]) -> None:
-        if self._socket is None:
-            self._socket = self._open()
         rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))
-        self._socket.sendmsg([_NUMBER.pack(len(data))], [rights])
-        self._socket.sendall(data)
+        with self._lock:
+            if self._socket is None:
+                self._socket = self._open()
+            self._socket.sendmsg([_NUMBER.pack(len(data))], [rights])
+            self._socket.sendall(data)
 
     def _open(self) -> socket.socket:
         ours, theirs = socket.socketpair()
@@ -117,7 +127,7 @@ class Nursery:
 
 
 def _receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    head, descriptors, _, _ = socket.recv_fds(connection, _NUMBER.size, 2)
+    head, descriptors, _, _ = socket.recv_fds(connection, _NUMBER.size, 3)
     if not head:
         return None  # whoever asked is gone
     (size,) = _NUMBER.unpack(head)
@@ -135,7 +145,7 @@ def _await_birth(connection: socket.socket) -> dict[str, Any] | None:
     """Returns in every child, with what it is to do, and in the parent when nobody asks any more."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those who wait
     while (order := _receive(connection)) is not None:
-        what, (output, status) = order
+        what, (output, status, *inputs) = order
         if os.fork() == 0:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             connection.close()
@@ -144,15 +154,21 @@ def _await_birth(connection: socket.socket) -> dict[str, Any] | None:
                 os.close(status)
                 os.dup2(output, 1)
                 os.dup2(output, 2)
-                os.close(output)
+                for descriptor in inputs:
+                    os.dup2(descriptor, 0)
+                _close(output, *inputs)
                 return what
-            os.close(output)
+            _close(output, *inputs)
             os.write(status, _NUMBER.pack(pid))
             os.write(status, _NUMBER.pack(os.waitpid(pid, 0)[1]))
             os._exit(0)
-        os.close(output)
-        os.close(status)
+        _close(output, status, *inputs)
     return None
+
+
+def _close(*descriptors: int) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 def _become(order: dict[str, Any]) -> tuple[types.CodeType, dict[str, Any]]:

@@ -91,17 +91,8 @@ def start_server(
     `module` is another composition of a server, with the same options. `cold`: never forked."""
     home.mkdir(parents=True, exist_ok=True)
     log = home.with_name(f"{home.name}.server.log")
-    words = ["-m", module, "--home", str(home), "--port", "0", *arguments]
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("WINDLASS_")}
-    whole = {**clean, **(environ or {})}
-    process: subprocess.Popen[bytes] | Child
     began = time.monotonic()
-    with log.open("ab") as output:
-        if _nursery is None or cold:
-            command = [sys.executable, *words]
-            process = subprocess.Popen(command, env=whole, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
-        else:
-            process = _nursery.start(_AS_MODULE, *words, environ=whole, output=output.fileno())
+    process = spawn_server(home, ["--port", "0", *arguments], environ=environ or {}, log=log, module=module, cold=cold)
     try:
         url = _wait_for_answer(home, process, log, deadline=began + timeout_s)
     except BaseException:
@@ -117,6 +108,27 @@ def start_server(
         log=log,
         ready_s=time.monotonic() - began,
     )
+
+
+def spawn_server(
+    home: Path,
+    arguments: Sequence[str],
+    *,
+    environ: Mapping[str, str],
+    log: Path,
+    module: str = "windlass.server",
+    cold: bool = False,
+) -> subprocess.Popen[bytes] | Child:
+    """The process alone, which may serve nothing: nobody waits for an answer of it."""
+    words = ["-m", module, "--home", str(home), *arguments]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("WINDLASS_")}
+    whole = {**clean, **environ}
+    with log.open("ab") as output:
+        if _nursery is not None and not cold:
+            return _nursery.start(_AS_MODULE, *words, environ=whole, output=output.fileno())
+        return subprocess.Popen(
+            [sys.executable, *words], env=whole, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+        )
 
 
 @contextlib.contextmanager

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,10 +12,12 @@ from typing import Any
 from windlass.job.checkpoint.disk import VARIABLE
 from windlass.job.checkpoint.retention import Keep
 from windlass.job.checkpoint.saver import Order
+from windlass.testing.nursery import Nursery
 
 ROOT = Path(__file__).resolve().parents[4]
 SIZE = 2 * 8192
-START = "import sys; from windlass.job.checkpoint.saver import main; main(int(sys.argv[1]))"
+START = "from windlass.job.checkpoint.saver import main; main(0)"
+_NURSERY = Nursery("windlass.job.checkpoint.saver")
 
 
 def image(step: int) -> bytes:
@@ -55,10 +55,8 @@ def save(one: Order, *, fault: str | None = None) -> dict[str, Any] | None:
     """By a new saver process; None: it died on the way."""
     ours, theirs = socket.socketpair()
     environ = {**os.environ, **({VARIABLE: fault} if fault else {})}
-    process = subprocess.Popen(
-        [sys.executable, "-c", START, str(theirs.fileno())], pass_fds=[theirs.fileno()], env=environ
-    )
-    theirs.close()
+    with theirs:
+        process = _NURSERY.start(START, environ=environ, output=2, inputs=theirs.fileno())
     arena = os.memfd_create("arena")
     try:
         os.write(arena, image(one.step))

@@ -30,12 +30,20 @@ fork_servers()
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of one cluster in one process: see `--dist loadgroup` in the Makefile."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests of one cluster in one process: see `--dist loadgroup` in the Makefile. Beside others, those that may take
+    longest come first, so that none of them is left alone at the end."""
     for item in items:
         for kind in ("ray", "slurm", "kubernetes"):
             if item.get_closest_marker(kind):
                 item.add_marker(pytest.mark.xdist_group(kind))
+    if hasattr(config, "workerinput"):
+        items.sort(key=_patience_s, reverse=True)
+
+
+def _patience_s(item: pytest.Item) -> float:
+    marker = item.get_closest_marker("timeout")
+    return float(marker.args[0]) if marker else 0.0
 
 
 def pytest_collection_finish() -> None:

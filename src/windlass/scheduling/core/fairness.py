@@ -11,6 +11,10 @@ from windlass.scheduling.core.types import NodeState, Project, Want
 
 Amount = tuple[float, float, float]  # GPUs, CPUs, bytes
 LEAST_WEIGHT = 1e-6  # of a project that is to have what nobody else wants
+# Gangs keep projects off their shares, those with small runs above and the others below: what one had too little comes
+# back within about so long, but at most by so much of its weight at a time, so that nobody is put aside for it.
+PAYBACK_S = 3600.0
+MOST_TILT = 0.5
 _NO_TYPES: Mapping[str, float] = {}
 
 
@@ -51,6 +55,7 @@ class Account:
         "name",
         "parent",
         "path",
+        "pull",
         "quota",
         "runs",
         "used",
@@ -62,6 +67,7 @@ class Account:
         self.parent = parent
         self.path: tuple[Account, ...] = (self, *parent.path) if parent is not None else (self,)
         self.weight = max(project.weight, LEAST_WEIGHT) if project is not None else 1.0
+        self.pull = self.weight  # tilted by what it had lately, see `Accounts.tilt`
         self.quota: Mapping[str, float] = project.quota if project is not None else {}
         self.limit: Mapping[str, float] = project.limit if project is not None else {}
         self.used = used
@@ -116,6 +122,21 @@ class Accounts:
             each.used += used
         return account
 
+    def tilt(self, wanting: Iterable[Account]) -> None:
+        """Whoever had less lately than its weight gives it, among those that want something, counts for more now."""
+        below: dict[Account, list[Account]] = {}
+        for each in {each for leaf in wanting for each in leaf.path[:-1]}:
+            assert each.parent is not None
+            below.setdefault(each.parent, []).append(each)
+        lately_s = self._half_life_s / math.log(2)
+        for siblings in below.values():
+            weights = math.fsum(each.weight for each in siblings)
+            used = math.fsum(each.used for each in siblings)
+            for each in siblings:
+                due = each.weight / weights
+                lack = (due * used - each.used) * lately_s / (due * PAYBACK_S)
+                each.pull = each.weight * (1.0 + min(MOST_TILT, max(-MOST_TILT, lack)))
+
     def share_of(self, want: Want, nodes: int | None = None) -> float:
         """The dominant share of the cluster that a run takes."""
         nodes = want.nodes if nodes is None else nodes
@@ -128,12 +149,12 @@ class Accounts:
         return max(account.gpus / self._gpus, account.cpus / self._cpus, account.memory / self._memory)
 
     def score(self, account: Account, ahead: float = 0.0) -> float:
-        """Smaller is sooner: what it holds and what it usually held, by weight."""
+        """Smaller is sooner: what it holds, by its weight, which what it had lately has tilted."""
         gpus, cpus, memory = account.gpus / self._gpus, account.cpus / self._cpus, account.memory / self._memory
         held = gpus if gpus > cpus else cpus
         if memory > held:
             held = memory
-        return (held + account.used + ahead) / account.weight
+        return (held + ahead) / account.pull
 
     def charge(
         self, account: Account, want: Want, nodes: int, runs: int = 1, types: Mapping[str, float] | None = None

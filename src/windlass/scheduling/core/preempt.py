@@ -76,9 +76,7 @@ def entitlement(claim: Claim, victim: Victim, policy: Policy, shares: Shares | N
         is_behind = claim.is_old and victim.rank > -inf and run.has_saved
         if is_behind or is_displaced(claim.rank, victim, policy):
             return Cause.ORDER
-        # A gang that its project is owed has the small ones of its own stopped too, where they are in its way among
-        # others: they come back elsewhere, since their project is owed that as well.
-        return Cause.SHARE if claim.account is not None and 2 * victim.part <= claim.part and run.has_saved else None
+        return Cause.SHARE if claim.account is not None and _is_in_the_way(claim, victim) else None
     if claim.is_covered != victim.is_covered:
         return Cause.RECLAIM if claim.is_covered else None
     if claim.priority != run.priority:
@@ -86,7 +84,14 @@ def entitlement(claim: Claim, victim: Victim, policy: Policy, shares: Shares | N
     if shares is None or claim.account is None or victim.account is None or victim.is_covered:
         return None
     # All that one without a checkpoint has done would be lost: a share can wait until it ends.
-    return Cause.SHARE if run.has_saved and shares.gives_way(victim.account, claim.account, victim.part) else None
+    gives_way = run.has_saved and shares.gives_way(victim.account, claim.account, victim.part)
+    return Cause.SHARE if gives_way or _is_in_the_way(claim, victim) else None
+
+
+def _is_in_the_way(claim: Claim, victim: Victim) -> bool:
+    """A gang that its project is owed has small ones stopped, its own among others and those of projects that have no
+    more than is due to them: they come back elsewhere, for what the gang is owed some project has too much."""
+    return 2 * victim.part <= claim.part and victim.run.has_saved
 
 
 def is_displaced(rank: float, victim: Victim, policy: Policy) -> bool:
@@ -175,14 +180,20 @@ class Victims:
         give way together take a project further from what is due to it."""
         if claim.account is None or self._shares is None:
             return True
-        given: dict[Account, float] = {}
+        others: dict[Account, float] = {}
+        is_own = False
         for victim in sacrifice.victims:
-            if entitlement(claim, victim, self._policy, self._shares) is Cause.SHARE and victim.account is not None:
-                given[victim.account] = given.get(victim.account, 0.0) + victim.part
-        others = {account: part for account, part in given.items() if account is not claim.account}
-        if given and not others:
+            if entitlement(claim, victim, self._policy, self._shares) is not Cause.SHARE or victim.account is None:
+                continue
+            if victim.account is claim.account:
+                is_own = True
+            else:
+                part = 0.0 if _is_in_the_way(claim, victim) else victim.part
+                others[victim.account] = others.get(victim.account, 0.0) + part
+        if is_own and not others:
             return any(victim.run.project != claim.project for victim in sacrifice.victims)
-        return all(self._shares.give_way(account, claim.account, part) for account, part in others.items())
+        # Small ones come back: they count for nothing.
+        return all(not part or self._shares.give_way(account, claim.account, part) for account, part in others.items())
 
     def stop(self, victims: Iterable[Victim]) -> None:
         for victim in victims:

@@ -1,6 +1,7 @@
-"""What each project should have of the cluster now, by the weights of those that have runs; and who has to give way
-where one with less has no room. A project never takes what makes it have more than that, nor what makes another have
-less, so that no two can take from each other.
+"""What each project should have of what is in use now, by the tilted weights of those that have runs; and who has to
+give way where one with less has no room. What is idle is nobody's: counted as due to somebody it would hide who has too
+much. A project takes only what brings it nearer to what is due to it, and others nearer to theirs, but for small runs
+that are in the way of a gang: their projects are owed then what those with too much have elsewhere.
 """
 
 from __future__ import annotations
@@ -17,27 +18,32 @@ class Shares:
         """`wanting`: projects with runs that wait or run; the others leave their shares to them."""
         self._accounts = accounts
         self._weights: dict[Account, float] = {}  # of all that want something, by who is above them
-        self._due: dict[Account, float] = {}  # as far as it was asked for
+        self._parts: dict[Account, float] = {}  # as far as they were asked for
         self._spare: dict[Account, dict[Account, float]] = {}  # what one has too much, as far as another is concerned
         self._lost: dict[Account, float] = {}  # with those that are stopped
         for each in {each for leaf in wanting for each in leaf.path[:-1]}:
             assert each.parent is not None
-            self._weights[each.parent] = self._weights.get(each.parent, 0.0) + each.weight
+            self._weights[each.parent] = self._weights.get(each.parent, 0.0) + each.pull
 
     def due(self, account: Account) -> float:
+        return self._part(account) * self.held(self._accounts.root)
+
+    def _part(self, account: Account) -> float:
         if account.parent is None:
             return 1.0
-        found = self._due.get(account)
+        found = self._parts.get(account)
         if found is None:
             above = account.parent
-            found = self._due[account] = self.due(above) * account.weight / self._weights[above]
+            found = self._parts[account] = self._part(above) * account.pull / self._weights[above]
         return found
 
     def held(self, account: Account) -> float:
         return self._accounts.held(account) - self._lost.get(account, 0.0)
 
     def is_owed(self, account: Account, share: float) -> bool:
-        """Whether it, and those above it, are nearer to what is due to them with so much more than without."""
+        """Whether it, and those above it, are nearer to what is due to them with so much more than without. Every claim
+        begins with this question: what has started since the last one has changed what is in use."""
+        self._spare.clear()
         return all(self.held(each) + share / 2 <= self.due(each) + _EPSILON for each in account.path[:-1])
 
     def gives_way(self, victim: Account, claimant: Account, share: float) -> bool:
@@ -65,10 +71,6 @@ class Shares:
         return -1.0 if each in above else self.held(each) - self.due(each) + _EPSILON
 
     def lose(self, account: Account, share: float) -> None:
-        """What has been asked for is told again only where somebody loses something: starts bring more, if anything."""
-        for each in account.path[:-1]:
+        for each in account.path:
             self._lost[each] = self._lost.get(each, 0.0) + share
-        if account.parent is self._accounts.root:
-            self._spare.pop(account, None)
-        else:
-            self._spare.clear()
+        self._spare.clear()

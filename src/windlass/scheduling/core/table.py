@@ -55,6 +55,7 @@ class Table:
         self.old: set[str] = set()  # whom waiting too long has put first
         self.kept: set[str] = set()  # for whom something is kept in this pass
         self._settle_running()
+        self.accounts.tilt(self.wanting)
 
     def _kept_before(self) -> dict[str, list[int]]:
         found = {}
@@ -142,11 +143,15 @@ class Table:
     @cached_property
     def shares(self) -> Shares | None:
         """None: nobody is displaced for them."""
-        runs: tuple[Run, ...] = (*self.snapshot.running, *self.snapshot.waiting)
-        projects = {run.project for run in runs}
-        if not self.policy.preempts_for_shares or len(projects) < 2:
+        if not self.policy.preempts_for_shares or len(self.wanting) < 2:
             return None
-        return Shares(self.accounts, [self.accounts.of(name) for name in projects])
+        return Shares(self.accounts, self.wanting)
+
+    @cached_property
+    def wanting(self) -> list[Account]:
+        """Projects that have runs."""
+        runs: tuple[Run, ...] = (*self.snapshot.running, *self.snapshot.waiting)
+        return [self.accounts.of(name) for name in {run.project for run in runs}]
 
     def shape(self, run: Waiting) -> Shape:
         shape = self._shapes.get(run.wants)

@@ -36,6 +36,10 @@ class Arena:
     def is_pinned(self) -> bool:
         return self._pinned
 
+    @property
+    def memory(self) -> memoryview:
+        return memoryview(self._memory)
+
     def view(self, start: int, shape: torch.Size, dtype: torch.dtype) -> Tensor:
         length = dtype.itemsize * shape.numel()
         return self.bytes[start : start + length].view(dtype).view(shape)

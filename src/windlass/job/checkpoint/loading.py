@@ -1,16 +1,18 @@
-"""Reading a checkpoint into live tensors of whatever plan: `Contents`. Bytes go from the page cache to their place.
+"""Reading a checkpoint into live tensors of whatever plan: `Contents`.
 
-Whoever calls it has verified the files; that has brought them into the page cache.
+Whoever calls it has verified the files; that has brought what is left to be read into the page cache.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import mmap
 import os
 import pickle
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,11 +21,36 @@ from torch import Tensor
 from torch.distributed._shard._utils import narrow_tensor_by_index
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, TensorStorageMetadata
+from torch.distributed.checkpoint.planner import ReadItem
 
 from windlass.blobs.encoding import is_plain, read_plain
 from windlass.core.errors import InvalidInput
 from windlass.job.checkpoint.folder import METADATA
+from windlass.job.checkpoint.placing import Stretch
 from windlass.job.checkpoint.state import RANK
+
+_POPULATE_READ = 22  # MADV_POPULATE_READ, which Python has no name for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Of a tensor, from one file. `start`: of its bytes there, if they lie as they do in the target."""
+
+    file: str
+    start: int | None
+    target: Tensor
+    item: ReadItem
+
+    @property
+    def name(self) -> str:
+        return self.item.dest_index.fqn
+
+    def stretch(self) -> Stretch | None:
+        """None if there are no bytes."""
+        assert self.start is not None
+        if not self.target.nbytes:
+            return None
+        return Stretch(start=self.start, target=self.target.view(-1).view(torch.uint8))
 
 
 class Contents:
@@ -34,6 +61,7 @@ class Contents:
         index = read_plain(path, METADATA, os.environ) if metadata is None else metadata
         self.metadata: Metadata = pickle.loads(index)
         self._files: dict[str, Tensor] = {}
+        self._maps: dict[str, mmap.mmap] = {}
         self._chunks = {
             (name, tuple(chunk.offsets)): (tuple(chunk.sizes), saved.properties.dtype)
             for name, saved in self.metadata.state_dict_metadata.items()
@@ -55,23 +83,37 @@ class Contents:
         stored = self._stored(MetadataIndex(name, (0,)))
         return cast(Mapping[str, Any], pickle.loads(stored.numpy().tobytes()))  # ends before the padding does
 
-    @torch.no_grad()
     def read_tensors(self, into: dict[str, Tensor]) -> None:
         """Fill them. InvalidInput if the checkpoint lacks one, or has it in another shape."""
-        self._check(into)
-        planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
-        planner.set_up_planner(into, self.metadata, is_coordinator=True)
-        for item in planner.create_local_plan().items:
-            part = narrow_tensor_by_index(self._stored(item.storage_index), item.storage_offsets, item.lengths)
-            planner.resolve_tensor(item).detach().copy_(part)
+        self.fill(self.parts(into))
 
-    def files_for(self, into: dict[str, Tensor]) -> set[str]:
-        """Names of the files that `read_tensors` would read. Raises as that does."""
+    def parts(self, into: dict[str, Tensor]) -> list[Part]:
+        """What is to be read for these tensors. Raises as `read_tensors` does."""
         self._check(into)
         planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
         planner.set_up_planner(into, self.metadata, is_coordinator=True)
-        items = planner.create_local_plan().items
-        return {self.metadata.storage_data[item.storage_index].relative_path for item in items}
+        return [self._part(item, planner.resolve_tensor(item).detach()) for item in planner.create_local_plan().items]
+
+    @torch.no_grad()
+    def fill(self, parts: Iterable[Part]) -> None:
+        for part in parts:
+            stored = self._stored(part.item.storage_index)
+            part.target.copy_(narrow_tensor_by_index(stored, part.item.storage_offsets, part.item.lengths))
+
+    def _part(self, item: ReadItem, target: Tensor) -> Part:
+        info = self.metadata.storage_data[item.storage_index]
+        shape, dtype = self._chunks[(item.storage_index.fqn, tuple(item.storage_index.offset or ()))]
+        start = getattr(info, "data_start", None)
+        stored = torch.empty(shape, dtype=dtype, device="meta")
+        narrowed = narrow_tensor_by_index(stored, item.storage_offsets, item.lengths)
+        as_it_lies = (
+            narrowed.is_contiguous()
+            and target.is_contiguous()
+            and (target.dtype, target.shape) == (dtype, narrowed.shape)
+            and target.device.type in ("cpu", "cuda")
+        )
+        start = start + narrowed.storage_offset() * dtype.itemsize if start is not None and as_it_lies else None
+        return Part(file=info.relative_path, start=start, target=target, item=item)
 
     def hold(self, files: Mapping[str, Tensor]) -> None:
         """Take these bytes for the files of these names."""
@@ -97,6 +139,7 @@ class Contents:
         shape, dtype = self._chunks[(index.fqn, tuple(index.offset))]
         start = getattr(info, "data_start", None)
         whole = self._file(info.relative_path)
+        self._bring(info.relative_path, info.offset, info.length)
         if start is None:  # not written by us
             record = whole[info.offset : info.offset + info.length].numpy().tobytes()
             return cast(Tensor, torch.load(io.BytesIO(record), map_location="cpu", weights_only=True))
@@ -110,9 +153,16 @@ class Contents:
             self._files[name] = torch.frombuffer(read_plain(self.path, name, os.environ), dtype=torch.uint8)
         if name not in self._files:
             with (self.path / name).open("rb") as file:
-                # Populated: a fault for every page would cost more than the copy.
-                mapped = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE, prot=mmap.PROT_READ)
+                mapped = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of memory that cannot be written; nobody does
                 self._files[name] = torch.frombuffer(mapped, dtype=torch.uint8)
+            self._maps[name] = mapped
         return self._files[name]
+
+    def _bring(self, name: str, start: int, length: int) -> None:
+        """So much of a file that is mapped, at once: a fault for every page would cost more than the copy."""
+        if name in self._maps and length:
+            first = start // mmap.PAGESIZE * mmap.PAGESIZE
+            with contextlib.suppress(OSError):  # an older kernel
+                self._maps[name].madvise(_POPULATE_READ, first, start + length - first)

@@ -76,7 +76,7 @@ def _needed(contents: Contents, state: TrainingState) -> tuple[set[str], str | N
     """The files that this rank has to read, or why it cannot."""
     try:
         state.make_room(contents.shapes)
-        return contents.files_for(state.tensors()), None
+        return {part.file for part in contents.parts(state.tensors())}, None
     except InvalidInput as error:
         return set(), str(error)
 

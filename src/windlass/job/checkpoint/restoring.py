@@ -1,37 +1,45 @@
 """Going on from the newest good checkpoint, or from a copy in the nodes' memory that is as new.
 
-All ranks verify what is on the disk together before any live tensor is touched.
+All ranks verify what is on the disk together, and fill the live tensors meanwhile. If it is damaged they are filled
+again from one before; if there is none, they are not touched until all has been found good.
 """
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from windlass.core.manifest import Manifest
+from windlass.core.errors import InvalidInput
 from windlass.job.checkpoint.disk import Disk
-from windlass.job.checkpoint.folder import (
-    Damaged,
-    Saved,
-    check_hashes,
-    check_sizes,
-    list_saved,
-    set_aside,
-    unreadable,
-)
-from windlass.job.checkpoint.loading import Contents
+from windlass.job.checkpoint.folder import Saved, list_saved, set_aside, unreadable
+from windlass.job.checkpoint.loading import Contents, Part
 from windlass.job.checkpoint.memory import MemoryCopy, NodeMemory
 from windlass.job.checkpoint.peers import Peers
 from windlass.job.checkpoint.recalling import as_saved, find_common, recall
 from windlass.job.checkpoint.state import TrainingState
+from windlass.job.checkpoint.verifying import verify
 from windlass.job.session import session
 
 if TYPE_CHECKING:
     from windlass.job.checkpoint.stores.tier import StoreTier
 
-_MOST_READERS = 8
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A checkpoint that is good. `left`: what this rank has still to read from `contents`; None: it cannot, or it does
+    not fit."""
+
+    saved: Saved
+    contents: Contents | None
+    left: list[Part] | None
+
+
+class NoWayBack(InvalidInput):
+    """Tensors hold bytes of a damaged checkpoint, and no other one is good."""
+
+    code = "no_way_back"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,37 +60,90 @@ def restore_newest(
 
     A copy in the nodes' memory counts if it is as new as what is good on the disk, and in the store.
     """
+    live = LiveState(state)
     copy = find_common(memory, state, peers)
-    saved = find_good(folder, peers, store, than=copy.step if copy is not None else None)
-    if saved is None and copy is not None and memory is not None:
-        before = _newest(folder, peers)
+    found = find_good(folder, peers, store, than=copy.step if copy is not None else None, live=live)
+    if found is None and copy is not None and memory is not None:
+        before = _common(folder, peers)
         if recall(copy, memory, state, peers):
-            saved_step = before.manifest.step if before is not None else 0
+            saved_step = before[0].manifest.step if before else 0
             return Restored(saved=as_saved(copy, memory), in_memory=copy, saved_step=saved_step)
-        saved = find_good(folder, peers, store)
-    if saved is None:
+        found = find_good(folder, peers, store, live=live)
+    if found is None:
+        live.give_up(folder)
         return None
-    contents = Contents(saved.path)
+    saved, contents = found.saved, found.contents or Contents(found.saved.path)
     state.make_room(contents.shapes)
-    contents.read_tensors(state.tensors())
+    contents.fill(contents.parts(state.tensors()) if found.left is None else found.left)
     state.give_back(contents.blob, saved.manifest.world_size)
     return Restored(saved=saved, in_memory=None, saved_step=saved.manifest.step)
 
 
-def find_good(folder: Path, peers: Peers, store: StoreTier | None = None, *, than: int | None = None) -> Saved | None:
+class LiveState:
+    """The tensors of a state while checkpoints are tried one after the other."""
+
+    def __init__(self, state: TrainingState) -> None:
+        self._state = state
+        self._is_changed = False
+        self._is_spared = False
+
+    def needs(self, contents: Contents, *, is_last: bool) -> list[Part]:
+        """What is to be read for them. `is_last`: there is nothing else that they could be filled from, so those that
+        hold something are spared until all is found good."""
+        self._state.undo_room()  # made for another one, that was damaged
+        self._is_spared = is_last and not self._is_changed
+        spared = self._state.tensors().keys() if self._is_spared else set()
+        try:
+            self._state.make_room(contents.shapes)
+            parts = contents.parts(self._state.tensors())
+        except InvalidInput:
+            self._state.undo_room()
+            raise
+        return [replace(part, start=None) if part.name in spared else part for part in parts]
+
+    def is_damaged(self, *, is_begun: bool) -> None:
+        """What was asked for is of no use. `is_begun`: some of it may have come."""
+        self._state.undo_room()
+        self._is_changed = self._is_changed or (is_begun and not self._is_spared)
+
+    def give_up(self, folder: Path) -> None:
+        """There is no good one."""
+        self._state.undo_room()
+        if self._is_changed:
+            raise NoWayBack(
+                f"no checkpoint in {folder} is good, and what was read of them is in the model; they are set aside: "
+                "start again, to begin at the first step"
+            )
+
+
+def find_good(
+    folder: Path,
+    peers: Peers,
+    store: StoreTier | None = None,
+    *,
+    than: int | None = None,
+    live: LiveState | None = None,
+) -> Found | None:
     """The newest checkpoint that is what its manifest says, if it is newer `than` that step. Damaged ones are set
-    aside, with an alert, in the folder that has them so: where nodes share none, others may have them whole."""
+    aside, with an alert, in the folder that has them so: where nodes share none, others may have them whole.
+
+    `live`: is filled with it, but for what is `left`."""
     near = store.neighbours.ranks if store is not None else tuple(range(peers.world_size))
     while True:
         if store is not None:
             store.bring_newer(than=than)  # also what was set aside: the store may have it as it was
         # Looked for again every time: what was set aside is gone.
-        saved = _newest(folder, peers)
-        if saved is None or (than is not None and saved.manifest.step <= than):
+        there = _common(folder, peers)
+        if not there or (than is not None and there[0].manifest.step <= than):
             return None
-        problems = peers.gather(_problem(saved, peers.from_first(saved.manifest), peers))
+        saved, is_last = there[0], len(there) == 1 and than is None
+        needs = partial(live.needs, is_last=is_last) if live is not None else _nothing
+        outcome = verify(saved, peers, near, needs)
+        problems = outcome.problems
         if not any(problems):
-            return saved
+            return Found(saved=saved, contents=outcome.contents, left=outcome.left)
+        if live is not None:
+            live.is_damaged(is_begun=outcome.is_begun)
         here = next((problems[rank] for rank in near if problems[rank]), None)
         if peers.rank == 0:
             first = next(problem for problem in problems if problem)
@@ -94,8 +155,12 @@ def find_good(folder: Path, peers: Peers, store: StoreTier | None = None, *, tha
         peers.gather(None)  # nobody reads the folder again before it is set aside
 
 
-def _newest(folder: Path, peers: Peers) -> Saved | None:
-    """The newest that is in all folders, as it is in this rank's: one that a node lacks is not damaged."""
+def _nothing(_: Contents) -> list[Part]:
+    return []
+
+
+def _common(folder: Path, peers: Peers) -> list[Saved]:
+    """Those that are in all folders, as they are in this rank's, newest first: one that a node lacks is not damaged."""
     if peers.rank == 0:
         for path in unreadable(folder):
             session().alert(
@@ -104,23 +169,4 @@ def _newest(folder: Path, peers: Peers) -> Saved | None:
             set_aside(path, Disk())
     mine = {saved.manifest.step: saved for saved in list_saved(folder)}
     common = set.intersection(*(set(steps) for steps in peers.gather(list(mine))))
-    return mine[max(common)] if common else None
-
-
-def _problem(saved: Saved, first: Manifest, peers: Peers) -> str | None:
-    """Each rank reads every world_size-th file, so that together they have read all of them once."""
-    if saved.manifest != first:
-        return f"{saved.path.name} is another checkpoint on rank {peers.rank} than on the first"
-    files = saved.manifest.files[peers.rank :: peers.world_size]
-    try:
-        check_sizes(saved)
-        check_hashes(saved, files, threads=_readers())
-    except Damaged as damage:
-        return str(damage)
-    return None
-
-
-def _readers() -> int:
-    """Two for each core that the rank has for its own: one waits for the disk while the other hashes."""
-    local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
-    return max(2, min(_MOST_READERS, 2 * len(os.sched_getaffinity(0)) // local_ranks))
+    return [mine[step] for step in sorted(common, reverse=True)]

@@ -68,6 +68,7 @@ class TrainingState:
         self._others = dict(others)
         self._loader = loader
         self._made_room = False
+        self._taken: list[tuple[Tensor, str, Any]] = []  # from parameters, when room was made
         for name, one in (*self._others.items(), ("loader", loader)):
             if one is not None and not isinstance(one, Stateful):
                 raise InvalidInput(f"{name} is {type(one).__name__}, which has no state_dict and load_state_dict")
@@ -172,16 +173,22 @@ class TrainingState:
             for parameter in group["params"]:
                 for kind, (shape, dtype) in kinds.get(_name_of(parameter, names), {}).items():
                     optimizer.state[parameter][kind] = _room(parameter, kind, shape, dtype, group)
-                    parameter.__dict__.pop(kind, None)  # what an optimizer takes from its parameter at its first step
+                    if kind in parameter.__dict__:  # what an optimizer takes from its parameter at its first step
+                        self._taken.append((parameter, kind, parameter.__dict__.pop(kind)))
 
     def undo_room(self) -> None:
         """The optimizer is as new again: what was to be loaded does not fit."""
         if self._made_room and self.optimizer is not None:
             self.optimizer.state.clear()
+            for parameter, kind, value in self._taken:
+                parameter.__dict__[kind] = value
             self._made_room = False
+            self._taken.clear()
 
     def give_back(self, blob_of: Callable[[int], Mapping[str, Any] | None], world_size: int) -> None:
         """All but the tensors. `blob_of` a rank that saved: what its `rest` was."""
+        self._made_room = False  # it holds what was saved now
+        self._taken.clear()
         first = blob_of(0)
         assert first is not None
         blobs = self._give_options(first, (blob_of(rank) for rank in range(1, world_size)))

@@ -49,7 +49,8 @@ def steps_in(folder: Path) -> list[int]:
 def found_by_two_nodes(folders: list[Path], *, than: int | None = None) -> list[Saved | None]:
     def look(peers: ThreadPeers) -> Saved | None:
         apart: Any = SimpleNamespace(neighbours=SimpleNamespace(ranks=(peers.rank,)), bring_newer=lambda **_: None)
-        return find_good(folders[peers.rank], peers, apart, than=than)
+        found = find_good(folders[peers.rank], peers, apart, than=than)
+        return found.saved if found is not None else None
 
     return Meeting(2).run(look)
 

@@ -1,0 +1,139 @@
+"""Reading a checkpoint's files, several at once, each hashed as it comes in and handed on: `read_files`.
+
+Past the page cache, which would cost a copy of every byte, unless what is read lies there already, or somebody will
+read it again. Loads no torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from windlass.core.manifest import PartFile
+from windlass.job.checkpoint.disk import BLOCK
+from windlass.job.checkpoint.folder import Damaged
+from windlass.job.checkpoint.writing import finish
+
+PIECE = 4 << 20
+# Files at once: while some wait for the disk, others are hashed. More of them than cores, so that files of one size, of
+# which there are a few more than cores, end together.
+MOST_LANES = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intake:
+    """A file to be read. `is_read_again`: by others, or later; so it had better stay in the page cache."""
+
+    file: PartFile
+    is_read_again: bool = False
+
+
+class Lane(Protocol):
+    """Where bytes go; of one thread."""
+
+    def buffer(self) -> memoryview:
+        """PIECE bytes to read into, from the beginning of a page. May wait for what was read into it before."""
+
+    def place(self, name: str, at: int, count: int) -> None:
+        """So many bytes of that file, from byte `at`, are in the last buffer."""
+
+
+def read_files(folder: Path, intakes: Sequence[Intake], lanes: Sequence[Lane]) -> None:
+    """Damaged if one is not what was saved; lanes may have got some of it. When this returns or raises, nobody reads
+    any more."""
+    # The largest first: none of them is alone at the end.
+    queue = iter(sorted(intakes, key=lambda intake: -intake.file.size_bytes))
+    lock, stop = threading.Lock(), threading.Event()
+    with ThreadPoolExecutor(len(lanes)) as pool:
+        finish([pool.submit(_work, folder, queue, lane, lock, stop) for lane in lanes])
+
+
+def _work(folder: Path, queue: Iterator[Intake], lane: Lane, lock: threading.Lock, stop: threading.Event) -> None:
+    try:
+        while not stop.is_set():
+            with lock:
+                intake = next(queue, None)
+            if intake is None:
+                return
+            found = _hashed(folder / intake.file.name, intake, lane, stop)
+            if found not in (None, intake.file.sha256):
+                raise Damaged(f"the bytes of {folder.name}/{intake.file.name} are not those that were saved")
+    except BaseException:
+        stop.set()
+        raise
+
+
+def _hashed(path: Path, intake: Intake, lane: Lane, stop: threading.Event) -> str | None:
+    """The hash of what was read; None if others have failed meanwhile."""
+    digest, at, size = hashlib.sha256(), 0, intake.file.size_bytes
+    source = _Source(path, direct=not intake.is_read_again and not _is_cached(path, size))
+    with contextlib.closing(source):
+        while at < size and not stop.is_set():
+            buffer = lane.buffer()
+            count = source.read(buffer, at)
+            if count == 0:
+                break
+            digest.update(buffer[:count])
+            lane.place(intake.file.name, at, count)
+            at += count
+    return None if stop.is_set() else digest.hexdigest()
+
+
+class _Source:
+    """A file that is read past the page cache where that can be."""
+
+    def __init__(self, path: Path, *, direct: bool) -> None:
+        self._path = path
+        self._fd = -1
+        self._direct = direct
+        self._open()
+
+    def read(self, buffer: memoryview, at: int) -> int:
+        if self._direct and at % BLOCK:  # after less than was asked for
+            self._reopen()
+        try:
+            return os.preadv(self._fd, [buffer], at)
+        except OSError as error:
+            if not self._direct or error.errno not in (errno.EINVAL, errno.EFAULT):
+                raise
+            self._reopen()  # a file system that wants other sizes, or other memory
+            return os.preadv(self._fd, [buffer], at)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def _reopen(self) -> None:
+        os.close(self._fd)
+        self._direct = False
+        self._open()
+
+    def _open(self) -> None:
+        flags = os.O_RDONLY | os.O_CLOEXEC
+        if self._direct:
+            try:
+                self._fd = os.open(self._path, flags | os.O_DIRECT)
+                return
+            except OSError:
+                self._direct = False  # tmpfs and some network file systems refuse; else so does the next line
+        self._fd = os.open(self._path, flags)
+        os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+
+
+def _is_cached(path: Path, size_bytes: int) -> bool:
+    """Whether the page cache has the middle of it: it was written or read a moment ago."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)  # what is not there is not to be brought
+        return os.preadv(fd, [bytearray(1)], size_bytes // 2, os.RWF_NOWAIT) > 0
+    except OSError:  # it is not, or the file system cannot tell
+        return False
+    finally:
+        os.close(fd)

@@ -22,7 +22,7 @@ from windlass.job.checkpoint.disk import BLOCK
 from windlass.job.checkpoint.folder import Damaged
 from windlass.job.checkpoint.writing import finish
 
-PIECE = 4 << 20
+PIECE = 1 << 20  # what was hashed is still in the core's own cache when it is copied
 # Files at once: while some wait for the disk, others are hashed. More of them than cores, so that files of one size, of
 # which there are a few more than cores, end together.
 MOST_LANES = 16

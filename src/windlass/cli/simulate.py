@@ -1,9 +1,13 @@
-"""`simulate`: replays a trace through the scheduler on a virtual clock, by one policy or several. Needs no server."""
+"""`simulate`: replays a trace through the scheduler on a virtual clock, by one policy or several. Needs no server, but
+for replaying what ran there.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -12,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from windlass.cli import options
+from windlass.cli.connection import open_client
 from windlass.cli.terminal import notice, say, say_json
 from windlass.core.errors import InvalidInput
 
@@ -20,7 +25,10 @@ if TYPE_CHECKING:
     from windlass.simulation.comparison import Tried
     from windlass.simulation.trace import Trace
 
-TraceFile = Annotated[Path, typer.Option("--trace", help="CSV as of the Philly trace, or runs as JSON lines.")]
+TraceFile = Annotated[Path | None, typer.Option("--trace", help="CSV as of the Philly trace, or runs as JSON lines.")]
+History = Annotated[
+    str | None, typer.Option("--history", help="Instead: what the server ran in so long until now, e.g. 30d.")
+]
 ClusterFile = Annotated[
     Path | None, typer.Option("--cluster", help="Nodes and projects, as YAML. Default with --load: 8-GPU nodes.")
 ]
@@ -39,8 +47,13 @@ OneProject = Annotated[bool, typer.Option("--one-project", help="No shares betwe
 Plot = Annotated[Path | None, typer.Option("--plot", help="Write the distribution of times as .svg or .html.")]
 
 
+_ENDED = ("succeeded", "failed", "cancelled")
+
+
 def simulate(
-    trace: TraceFile,
+    ctx: typer.Context,
+    trace: TraceFile = None,
+    history: History = None,
     cluster: ClusterFile = None,
     policy: PolicyNames = None,
     load: Load = None,
@@ -56,14 +69,13 @@ def simulate(
     from windlass.simulation.plot import check_plot, write_plot
     from windlass.simulation.policies import DEFAULT, check_policy
     from windlass.simulation.replay import Conditions
-    from windlass.simulation.trace import read_trace
 
     names = list(dict.fromkeys(policy or [DEFAULT]))
     for name in names:
         check_policy(name)
     if plot is not None:
         check_plot(plot)
-    jobs = read_trace(trace)
+    jobs, origin = _jobs(ctx, trace, history)
     jobs = jobs.one_in(one_in) if one_in > 1 else jobs
     jobs = jobs.as_one_project() if one_project else jobs
     machines = _cluster(cluster, jobs, load)
@@ -72,7 +84,7 @@ def simulate(
     with _progress(len(jobs.jobs)) as show:
         for name in names:
             tried[name] = try_policy(name, jobs, machines, conditions, told=show(name))
-    title = f"{len(jobs.jobs):,} jobs of {trace.name} on {machines.gpus:,} GPUs"
+    title = f"{len(jobs.jobs):,} jobs of {origin} on {machines.gpus:,} GPUs"
     if (offered := jobs.load_of(machines.gpus)) is not None:
         title += f", load {offered:.0%}"
     if plot is not None:
@@ -82,6 +94,27 @@ def simulate(
         say_json({"title": title, "gpus": machines.gpus, "policies": [asdict(each.figures) for each in tried.values()]})
         return
     _print_table(title, list(tried.values()))
+
+
+def _jobs(ctx: typer.Context, path: Path | None, history: str | None) -> tuple[Trace, str]:
+    """The jobs, and in words where they are from."""
+    from windlass.core.quantities import parse_duration
+    from windlass.simulation.trace import read_trace, trace_of_runs
+
+    if path is not None and history is None:
+        return read_trace(path), path.name
+    if path is not None or history is None:
+        raise InvalidInput("what is to be replayed? give --trace FILE, or --history, e.g. 30d; one of the two")
+    try:
+        since = time.time() - parse_duration(history)
+    except ValueError as error:
+        raise InvalidInput(f"--history {history}: {error}") from None
+    client = open_client(ctx)
+    ended = itertools.takewhile(lambda run: run.submitted_at >= since, client.list(state=_ENDED))
+    runs = [client.get(run.id).view for run in ended if run.cost.gpu_hours > 0]
+    if not runs:
+        raise InvalidInput(f"no run with GPUs was submitted within {history} and has ended; give a longer --history")
+    return trace_of_runs(run.model_dump(mode="json") for run in runs), f"the last {history}"
 
 
 def _cluster(path: Path | None, trace: Trace, load: float | None) -> Cluster:

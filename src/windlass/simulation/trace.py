@@ -100,6 +100,12 @@ def read_trace(path: Path) -> Trace:
     return make_trace(jobs)
 
 
+def trace_of_runs(runs: Iterable[Mapping[str, Any]]) -> Trace:
+    """Of runs as the API shows them; those without GPUs and those that have not ended are left out."""
+    jobs = [_job_of_run(run, number) for number, run in enumerate(runs, start=1)]
+    return make_trace(job for job in jobs if job is not None)
+
+
 def _utc(text: str) -> float:
     """Times without a zone are in none: the machine's own would make hours of them disappear in spring."""
     found = datetime.fromisoformat(text)
@@ -151,7 +157,9 @@ def _job_of_run(run: Mapping[str, Any], number: int) -> Job | None:
         return None
     resources: Mapping[str, Any] = (run.get("spec") or run).get("resources") or {}
     gpus = int(resources.get("gpus") or 0) * int(resources.get("nodes") or 1)
-    seconds = float(run["duration_s"])
+    gpu_hours = float((run.get("cost") or {}).get("gpu_hours") or 0.0)
+    # What it spent waiting between its attempts is in its duration too.
+    seconds = 3600.0 * gpu_hours / gpus if gpus and gpu_hours else float(run["duration_s"])
     if gpus < 1 or seconds <= 0:
         return None
     return Job(

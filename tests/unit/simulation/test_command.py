@@ -36,6 +36,20 @@ def test_the_table_compares_policies(trace: Path) -> None:
         assert word in text
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "give --trace FILE, or --history, e.g. 30d; one of the two"),
+        (("--trace", "t.csv", "--history", "30d"), "give --trace FILE, or --history, e.g. 30d; one of the two"),
+        (("--history", "soon"), "--history soon: "),
+    ],
+)
+def test_one_thing_is_replayed(words: tuple[str, ...], said: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        answer(*words)
+    assert said in str(refused.value)
+
+
 def test_json_and_plot(trace: Path, tmp_path: Path) -> None:
     cluster = tmp_path / "cluster.yaml"
     cluster.write_text("nodes:\n  - {count: 2, gpus: 8, price_per_hour: 16}\n")

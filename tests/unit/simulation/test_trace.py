@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from windlass.core.errors import InvalidDocument
-from windlass.simulation.trace import Job, make_trace, read_trace, synthetic_trace
+from windlass.simulation.trace import Job, make_trace, read_trace, synthetic_trace, trace_of_runs
 
 PHILLY = """timestamp,duration,num_gpus,gpu_time,cluster
 2017-09-04 10:31:41,100.0,8,800.0,b
@@ -33,6 +33,12 @@ def test_runs_as_the_api_shows_them_are_read(tmp_path: Path) -> None:
     file.write_text("\n".join(json.dumps(each) for each in (done, going, cpus)) + "\n")
     (job,) = read_trace(file).jobs
     assert job == Job(name="r-1", at=0, seconds=90, gpus=16, project="vision", user="ann", priority=1)
+
+
+def test_waiting_between_attempts_is_no_running() -> None:
+    run = {"id": "r-1", "submitted_at": 1000.0, "ended_at": 9000.0, "duration_s": 8000.0, "cost": {"gpu_hours": 4.0}}
+    (job,) = trace_of_runs([{**run, "spec": {"resources": {"gpus": 8}}}]).jobs
+    assert job.seconds == 1800
 
 
 @pytest.mark.parametrize(

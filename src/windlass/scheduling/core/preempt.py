@@ -4,7 +4,7 @@ least, in GPU-seconds: the work since the last checkpoint and the coming back.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import fsum, inf
 
@@ -19,6 +19,7 @@ from windlass.scheduling.core.types import Cause, Policy, Running, size
 MOST_DOUBLINGS = 10
 OWED_PART = 0.25  # of what it waited for
 LITTLE = 0.05  # of its time a run that is stopped again and again loses by coming back
+_EPSILON = 1e-9
 BUDGET = 1000  # looks at nodes in one pass: what is not found by then is looked for in the next
 
 
@@ -177,10 +178,11 @@ class Victims:
 
     def _is_due(self, claim: Claim, sacrifice: Sacrifice) -> bool:
         """Not where only its own project would give way for its share, which has no more of it then; nor where all who
-        give way together take a project further from what is due to it."""
+        give way together take a project further from what is due to it, unless it can take that from others."""
         if claim.account is None or self._shares is None:
             return True
-        others: dict[Account, float] = {}
+        large: dict[Account, float] = {}
+        small: dict[Account, float] = {}
         is_own = False
         for victim in sacrifice.victims:
             if entitlement(claim, victim, self._policy, self._shares) is not Cause.SHARE or victim.account is None:
@@ -188,12 +190,57 @@ class Victims:
             if victim.account is claim.account:
                 is_own = True
             else:
-                part = 0.0 if _is_in_the_way(claim, victim) else victim.part
-                others[victim.account] = others.get(victim.account, 0.0) + part
-        if is_own and not others:
+                parts = small if _is_in_the_way(claim, victim) else large
+                parts[victim.account] = parts.get(victim.account, 0.0) + victim.part
+        if is_own and not large and not small:
             return any(victim.run.project != claim.project for victim in sacrifice.victims)
-        # Small ones come back: they count for nothing.
-        return all(not part or self._shares.give_way(account, claim.account, part) for account, part in others.items())
+        if not all(self._shares.give_way(account, claim.account, part) for account, part in large.items()):
+            return False
+        return not small or self._come_back(claim, claim.account, sacrifice, large, small)
+
+    def _come_back(
+        self,
+        claim: Claim,
+        claimant: Account,
+        sacrifice: Sacrifice,
+        large: Mapping[Account, float],
+        small: Mapping[Account, float],
+    ) -> bool:
+        """Whether the small ones that are in the way of a gang find room again with those that have too much: as much
+        as their projects would be short of must be held by runs that can be stopped for it."""
+        assert self._shares is not None
+        taken: dict[Account, float] = {}
+        for account, part in (*large.items(), *small.items()):
+            each = self._shares.parting(account, claimant)
+            taken[each] = taken.get(each, 0.0) + part
+        spare = {each: self._shares.spare(each) for each in taken}
+        # One that is nearer to what is due to it without them, if on the other side of it, is short of nothing.
+        short = fsum(
+            min(part, part - spare[each])
+            for each, part in taken.items()
+            if each not in claimant.path and part / 2 > spare[each] + _EPSILON
+        )
+        if short <= _EPSILON:
+            return True
+        chosen = {victim.run.run_id for victim in sacrifice.victims} | self._gone
+        left: dict[Account, float] = {}
+        for victim in self._found:
+            if victim.run.run_id not in chosen and self._gives_way(claim, claimant, victim):
+                each = self._shares.parting(victim.account or claimant, claimant)
+                left[each] = left.get(each, 0.0) + victim.part
+        elsewhere = fsum(
+            max(0.0, min(part, self._shares.spare(each) - taken.get(each, 0.0)))
+            for each, part in left.items()
+            if each not in claimant.path
+        )
+        return short <= elsewhere + _EPSILON
+
+    def _gives_way(self, claim: Claim, claimant: Account, victim: Victim) -> bool:
+        """To anybody who is owed a share and stands no higher than this claim."""
+        if self._shares is None or victim.account is None or victim.share is not None:
+            return False
+        can_be_stopped = victim.run.has_saved and not victim.is_covered and victim.run.priority <= claim.priority
+        return can_be_stopped and self._shares.gives_way(victim.account, claimant, victim.part)
 
     def stop(self, victims: Iterable[Victim]) -> None:
         for victim in victims:

@@ -7,6 +7,7 @@ that are in the way of a gang: their projects are owed then what those with too 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import fsum
 
 from windlass.scheduling.core.fairness import Account, Accounts
 
@@ -17,13 +18,14 @@ class Shares:
     def __init__(self, accounts: Accounts, wanting: Iterable[Account]) -> None:
         """`wanting`: projects with runs that wait or run; the others leave their shares to them."""
         self._accounts = accounts
-        self._weights: dict[Account, float] = {}  # of all that want something, by who is above them
         self._parts: dict[Account, float] = {}  # as far as they were asked for
         self._spare: dict[Account, dict[Account, float]] = {}  # what one has too much, as far as another is concerned
         self._lost: dict[Account, float] = {}  # with those that are stopped
+        pulls: dict[Account, list[float]] = {}
         for each in {each for leaf in wanting for each in leaf.path[:-1]}:
             assert each.parent is not None
-            self._weights[each.parent] = self._weights.get(each.parent, 0.0) + each.pull
+            pulls.setdefault(each.parent, []).append(each.pull)
+        self._weights = {above: fsum(found) for above, found in pulls.items()}  # of all that want something
 
     def due(self, account: Account) -> float:
         return self._part(account) * self.held(self._accounts.root)
@@ -65,10 +67,18 @@ class Shares:
         return found
 
     def _spare_of(self, victim: Account, claimant: Account) -> float:
-        each, above = victim, claimant.path
-        while each.parent is not None and each.parent not in above:
-            each = each.parent
-        return -1.0 if each in above else self.held(each) - self.due(each) + _EPSILON
+        each = self.parting(victim, claimant)
+        return -1.0 if each in claimant.path else self.spare(each) + _EPSILON
+
+    def parting(self, one: Account, other: Account) -> Account:
+        """It, or who of those above it stands beside one above the other."""
+        while one.parent is not None and one.parent not in other.path:
+            one = one.parent
+        return one
+
+    def spare(self, account: Account) -> float:
+        """What it has more than is due to it."""
+        return self.held(account) - self.due(account)
 
     def lose(self, account: Account, share: float) -> None:
         for each in account.path:

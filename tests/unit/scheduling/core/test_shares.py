@@ -95,13 +95,22 @@ def test_what_is_kept_idle_hides_nobody_who_has_too_much() -> None:
 def test_a_gang_that_is_owed_has_small_ones_of_others_stopped_that_come_back_elsewhere() -> None:
     """`c` has no more than is due to it; `a` has, but not where a gang of `b` finds room."""
     gang = waiting("gang", want(gpus=4), project="b")
-    nodes = [node("here", gpus=4), node("there", gpus=8)]
-    much = [running("big", share("there", gpus=8), project="a", preemptible=False)]
+    nodes = [node("here", gpus=4), *(node(f"there{at}", gpus=1) for at in range(8))]
+    much = [small(f"a{at}", f"there{at}", 0, "a") for at in range(8)]
     fair = [small(f"r{at}", "here", at, "c") for at in range(4)]
     here = snapshot([gang], nodes, running=[*much, *fair])
     assert len(stopped(here)) == 4
     alike = running("alike", share("here", gpus=4), project="c", saved_at=NOW)  # it would not come back so easily
     assert stopped(replace(here, running=(*much, alike))) == []
+
+
+@pytest.mark.parametrize("why", [{"preemptible": False}, {"priority": 1}, {"started_at": NOW - 1}])
+def test_nobody_loses_its_share_to_a_gang_while_those_with_too_much_cannot_be_stopped(why: dict[str, object]) -> None:
+    gang = waiting("gang", want(gpus=4), project="b")
+    nodes = [node("here", gpus=4), *(node(f"there{at}", gpus=1) for at in range(8))]
+    much = [replace(small(f"a{at}", f"there{at}", 0, "a"), **why) for at in range(8)]  # type: ignore[arg-type]
+    fair = [small(f"r{at}", "here", at, "c") for at in range(4)]
+    assert stopped(snapshot([gang], nodes, running=[*much, *fair])) == []
 
 
 def lately(**shares: float) -> tuple[Project, ...]:

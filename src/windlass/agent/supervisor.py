@@ -14,7 +14,7 @@ import sys
 import time
 from typing import Any, Mapping, Sequence, Union
 
-from . import gang, kernel, layout, memory, outcome, rendezvous, snapshot, surroundings
+from . import comeback, gang, kernel, layout, memory, outcome, rendezvous, snapshot, surroundings
 from .command import CannotStart, resolve_command
 from .environ import allotted_devices, argv_of, global_rank, inherited_environment, rank_environment, ranks_per_node
 from .files import read_json
@@ -54,6 +54,7 @@ def supervise(
         outcome.reserve(node_dir)
         status = Status(node_dir, **({} if job is None else {"job": dict(job)}))
         status.create()
+        comeback.forget_progress(node_dir)  # of a former life: a cluster may start a node's part again
         plan = read_json(os.path.join(node_dir, layout.PLAN))
         assert plan is not None
         result = _run(plan, secrets, warm, status, wakeup_fd)

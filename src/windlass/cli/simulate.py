@@ -18,7 +18,7 @@ import typer
 from windlass.cli import options
 from windlass.cli.connection import open_client
 from windlass.cli.terminal import notice, say, say_json
-from windlass.core.errors import InvalidInput
+from windlass.core.errors import InvalidInput, NotFound
 
 if TYPE_CHECKING:
     from windlass.simulation.cluster import Cluster
@@ -111,7 +111,12 @@ def _jobs(ctx: typer.Context, path: Path | None, history: str | None) -> tuple[T
         raise InvalidInput(f"--history {history}: {error}") from None
     client = open_client(ctx)
     ended = itertools.takewhile(lambda run: run.submitted_at >= since, client.list(state=_ENDED))
-    runs = [client.get(run.id).view for run in ended if run.cost.gpu_hours > 0]
+    ids = [run.id for run in ended if run.cost.gpu_hours > 0]
+    notice(f"reading {len(ids):,} runs")
+    runs = []
+    for run_id in ids:
+        with contextlib.suppress(NotFound):  # it was removed meanwhile
+            runs.append(client.get(run_id).view)
     if not runs:
         raise InvalidInput(f"no run with GPUs was submitted within {history} and has ended; give a longer --history")
     return trace_of_runs(run.model_dump(mode="json") for run in runs), f"the last {history}"

@@ -12,10 +12,12 @@ A checkpoint appears and disappears by one rename each. Standard library only.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import secrets
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,13 +29,28 @@ METADATA = ".metadata"
 _SAVING, _BAD, _TRASH = ".step-", ".bad-", ".trash-"
 _FETCHING, _PART = ".fetch-", ".part-"
 PROBE = ".probe-"  # a file by which ranks find out who sees the same folder
+_HASHED_AT_ONCE = 4
 _CHUNK = 1 << 20  # what is hashed is still in the core's own cache then
 # Nothing was written to it for so long: its savers are gone. Should one come back, its folder is gone and it fails.
 _DEAD_AFTER_S = 900.0
+# What a disk or a file system says that has not got the bytes any more. Other errors, such as a permission that is
+# missing, say nothing of the bytes.
+_LOST = frozenset({errno.EIO, errno.EBADMSG, errno.EUCLEAN, errno.ENODATA, errno.ENOENT, errno.ESTALE})
 
 
 class Damaged(Exception):
     """A checkpoint's file is not what its manifest says."""
+
+
+@contextlib.contextmanager
+def lost_is_damaged(name: str) -> Iterator[None]:
+    """For reading the file of that name: Damaged if its bytes are lost."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _LOST:
+            raise
+        raise Damaged(f"{name} cannot be read: {error}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,19 +114,25 @@ def unreadable(folder: Path) -> list[Path]:
 
 def check_sizes(saved: Saved) -> None:
     for file in saved.manifest.files:
-        try:
-            size = (saved.path / file.name).stat().st_size
-        except FileNotFoundError:
-            raise Damaged(f"{saved.path.name} has no {file.name}") from None
+        with lost_is_damaged(f"{saved.path.name}/{file.name}"):
+            try:
+                size = (saved.path / file.name).stat().st_size
+            except FileNotFoundError:
+                raise Damaged(f"{saved.path.name} has no {file.name}") from None
         if size != file.size_bytes:
             raise Damaged(f"{saved.path.name}/{file.name} has {size} bytes, and was saved with {file.size_bytes}")
 
 
-def check_hashes(saved: Saved, files: tuple[PartFile, ...] | None = None, *, threads: int = 4) -> None:
-    """Read `files` (all of them if None) and compare; Damaged for the first that differs."""
-    chosen = saved.manifest.files if files is None else files
-    with ThreadPoolExecutor(max(1, threads)) as pool:
-        for file, found in zip(chosen, pool.map(lambda f: hash_file(saved.path / f.name), chosen), strict=True):
+def check_hashes(saved: Saved) -> None:
+    """Read all files and compare; Damaged for the first that differs."""
+    files = saved.manifest.files
+
+    def hashed(file: PartFile) -> str:
+        with lost_is_damaged(f"{saved.path.name}/{file.name}"):
+            return hash_file(saved.path / file.name)
+
+    with ThreadPoolExecutor(_HASHED_AT_ONCE) as pool:
+        for file, found in zip(files, pool.map(hashed, files), strict=True):
             if found != file.sha256:
                 raise Damaged(f"the bytes of {saved.path.name}/{file.name} are not those that were saved")
 

@@ -34,12 +34,14 @@ _POPULATE_READ = 22  # MADV_POPULATE_READ, which Python has no name for
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Of a tensor, from one file. `start`: of its bytes there, if they lie as they do in the target."""
+    """Of a tensor, from one file. `start`: of its bytes there, if they lie as they do in the target. `is_held`: that
+    holds something now."""
 
     file: str
     start: int | None
     target: Tensor
     item: ReadItem
+    is_held: bool = True
 
     @property
     def name(self) -> str:
@@ -50,7 +52,7 @@ class Part:
         assert self.start is not None
         if not self.target.nbytes:
             return None
-        return Stretch(start=self.start, target=self.target.view(-1).view(torch.uint8))
+        return Stretch(start=self.start, target=self.target.view(-1).view(torch.uint8), is_held=self.is_held)
 
 
 class Contents:
@@ -74,6 +76,11 @@ class Contents:
         """Of every tensor, as a whole."""
         saved = self.metadata.state_dict_metadata
         return {n: (s.size, s.properties.dtype) for n, s in saved.items() if isinstance(s, TensorStorageMetadata)}
+
+    def blob_file(self, rank: int) -> str | None:
+        """The name of the file that `blob` reads."""
+        info = self.metadata.storage_data.get(MetadataIndex(f"{RANK}{rank}", (0,)))
+        return None if info is None else cast(str, info.relative_path)
 
     def blob(self, rank: int) -> Mapping[str, Any] | None:
         """What `TrainingState.rest` was on that rank."""

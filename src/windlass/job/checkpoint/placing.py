@@ -22,10 +22,12 @@ _BUFFERS_FOR_GPU = 3  # one is read into, one is on its way, and one more, for n
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """So many bytes of a file, from byte `start`, are those of the target, which is flat and of bytes."""
+    """So many bytes of a file, from byte `start`, are those of the target, which is flat and of bytes. `is_held`: it
+    holds something now."""
 
     start: int
     target: Tensor
+    is_held: bool = True
 
     @property
     def end(self) -> int:
@@ -33,7 +35,8 @@ class Stretch:
 
 
 class Lanes:
-    """`stretches` by the names of their files."""
+    """`stretches` by the names of their files. `has_changed`, when it is closed: bytes came to a target that held
+    something."""
 
     def __init__(self, stretches: Mapping[str, Iterable[Stretch]], count: int) -> None:
         ordered = {name: _Ordered(found) for name, found in stretches.items()}
@@ -43,12 +46,14 @@ class Lanes:
         self._arena = Arena(count * buffers * PIECE, pinned=bool(devices))
         pieces = [self._arena.bytes[at : at + PIECE] for at in range(0, self._arena.size_bytes, PIECE)]
         views = [self._arena.memory[at : at + PIECE] for at in range(0, self._arena.size_bytes, PIECE)]
+        self.has_changed = False
         self.all = [PlacingLane(pieces[n::count], views[n::count], ordered, devices) for n in range(count)]
 
     def close(self) -> None:
         """When this returns all of it is where it belongs; the threads are over."""
         for lane in self.all:
             lane.settle()
+            self.has_changed = self.has_changed or lane.has_changed
         self.all.clear()
         self._arena.close()
         # What was written behind its back: autograd, and whoever keeps what was made of a tensor, can tell.
@@ -80,6 +85,7 @@ class PlacingLane:
         self._streams = {device: torch.cuda.Stream(device) for device in devices}  # type: ignore[no-untyped-call]
         self._sent: list[list[torch.cuda.Event]] = [[] for _ in buffers]
         self._number = 0
+        self.has_changed = False
         for device, stream in self._streams.items():
             # What was begun with the targets before, such as their making, comes first.
             stream.wait_stream(torch.cuda.current_stream(device))
@@ -98,6 +104,7 @@ class PlacingLane:
             start, end = max(at, stretch.start), min(at + count, stretch.end)
             if start >= end:
                 continue
+            self.has_changed = self.has_changed or stretch.is_held
             device = stretch.target.device
             if device in self._streams:
                 used.add(device)

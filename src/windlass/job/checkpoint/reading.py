@@ -7,7 +7,6 @@ read it again. Loads no torch.
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import os
 import threading
@@ -19,7 +18,7 @@ from typing import Protocol
 
 from windlass.core.manifest import PartFile
 from windlass.job.checkpoint.disk import BLOCK
-from windlass.job.checkpoint.folder import Damaged
+from windlass.job.checkpoint.folder import Damaged, lost_is_damaged
 from windlass.job.checkpoint.writing import finish
 
 PIECE = 1 << 20  # what was hashed is still in the core's own cache when it is copied
@@ -53,7 +52,10 @@ def read_files(folder: Path, intakes: Sequence[Intake], lanes: Sequence[Lane]) -
     queue = iter(sorted(intakes, key=lambda intake: -intake.file.size_bytes))
     lock, stop = threading.Lock(), threading.Event()
     with ThreadPoolExecutor(len(lanes)) as pool:
-        finish([pool.submit(_work, folder, queue, lane, lock, stop) for lane in lanes])
+        try:
+            finish([pool.submit(_work, folder, queue, lane, lock, stop) for lane in lanes])
+        finally:
+            stop.set()  # whoever waits here may be interrupted
 
 
 def _work(folder: Path, queue: Iterator[Intake], lane: Lane, lock: threading.Lock, stop: threading.Event) -> None:
@@ -63,7 +65,8 @@ def _work(folder: Path, queue: Iterator[Intake], lane: Lane, lock: threading.Loc
                 intake = next(queue, None)
             if intake is None:
                 return
-            found = _hashed(folder / intake.file.name, intake, lane, stop)
+            with lost_is_damaged(f"{folder.name}/{intake.file.name}"):
+                found = _hashed(folder / intake.file.name, intake, lane, stop)
             if found not in (None, intake.file.sha256):
                 raise Damaged(f"the bytes of {folder.name}/{intake.file.name} are not those that were saved")
     except BaseException:
@@ -101,19 +104,19 @@ class _Source:
             self._reopen()
         try:
             return os.preadv(self._fd, [buffer], at)
-        except OSError as error:
-            if not self._direct or error.errno not in (errno.EINVAL, errno.EFAULT):
+        except OSError:
+            if not self._direct:
                 raise
-            self._reopen()  # a file system that wants other sizes, or other memory
+            self._reopen()  # a file system that wants other sizes, or other memory; what is really wrong comes again
             return os.preadv(self._fd, [buffer], at)
 
     def close(self) -> None:
         os.close(self._fd)
 
     def _reopen(self) -> None:
-        os.close(self._fd)
-        self._direct = False
+        before, self._direct = self._fd, False
         self._open()
+        os.close(before)  # now: if it cannot be opened again, `close` closes this one
 
     def _open(self) -> None:
         flags = os.O_RDONLY | os.O_CLOEXEC

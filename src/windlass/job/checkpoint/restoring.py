@@ -6,6 +6,7 @@ again from one before; if there is none, they are not touched until all has been
 
 from __future__ import annotations
 
+import gc
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from windlass.job.checkpoint.memory import MemoryCopy, NodeMemory
 from windlass.job.checkpoint.peers import Peers
 from windlass.job.checkpoint.recalling import as_saved, find_common, recall
 from windlass.job.checkpoint.state import TrainingState
-from windlass.job.checkpoint.verifying import verify
+from windlass.job.checkpoint.verifying import Needed, open_contents, verify
 from windlass.job.session import session
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def restore_newest(
     if found is None:
         live.give_up(folder)
         return None
-    saved, contents = found.saved, found.contents or Contents(found.saved.path)
+    saved, contents = found.saved, found.contents or open_contents(found.saved)
     state.make_room(contents.shapes)
     contents.fill(contents.parts(state.tensors()) if found.left is None else found.left)
     state.give_back(contents.blob, saved.manifest.world_size)
@@ -84,27 +85,35 @@ class LiveState:
 
     def __init__(self, state: TrainingState) -> None:
         self._state = state
-        self._is_changed = False
-        self._is_spared = False
+        self._is_changed = False  # the same on all ranks
 
-    def needs(self, contents: Contents, *, is_last: bool) -> list[Part]:
-        """What is to be read for them. `is_last`: there is nothing else that they could be filled from, so those that
-        hold something are spared until all is found good."""
+    def needs(self, contents: Contents, *, world_size: int, is_last: bool) -> Needed:
+        """What is to be read for them, of what so many ranks saved. `is_last`: there is nothing else that they could be
+        filled from, so those that hold something are spared until all is found good."""
         self._state.undo_room()  # made for another one, that was damaged
-        self._is_spared = is_last and not self._is_changed
-        spared = self._state.tensors().keys() if self._is_spared else set()
+        held = self._state.tensors().keys()
+        spared = held if is_last and not self._is_changed else set()
         try:
             self._state.make_room(contents.shapes)
             parts = contents.parts(self._state.tensors())
         except InvalidInput:
             self._state.undo_room()
             raise
-        return [replace(part, start=None) if part.name in spared else part for part in parts]
+        blobs = (contents.blob_file(rank) for rank in self._state.asks_for(world_size))
+        return Needed(
+            parts=[
+                replace(part, start=None if part.name in spared else part.start, is_held=part.name in held)
+                for part in parts
+            ],
+            blob_files=frozenset(name for name in blobs if name is not None),
+        )
 
     def is_damaged(self, *, is_begun: bool) -> None:
-        """What was asked for is of no use. `is_begun`: some of it may have come."""
+        """What was asked for is of no use. `is_begun`: some of it came to tensors that held something, of any rank."""
         self._state.undo_room()
-        self._is_changed = self._is_changed or (is_begun and not self._is_spared)
+        self._is_changed = self._is_changed or is_begun
+        # The error knew all frames on its way, and they know the room that was made, as large as what is made next.
+        gc.collect()
 
     def give_up(self, folder: Path) -> None:
         """There is no good one."""
@@ -137,7 +146,9 @@ def find_good(
         if not there or (than is not None and there[0].manifest.step <= than):
             return None
         saved, is_last = there[0], len(there) == 1 and than is None
-        needs = partial(live.needs, is_last=is_last) if live is not None else _nothing
+        needs = (
+            partial(live.needs, world_size=saved.manifest.world_size, is_last=is_last) if live is not None else _nothing
+        )
         outcome = verify(saved, peers, near, needs)
         problems = outcome.problems
         if not any(problems):
@@ -155,8 +166,8 @@ def find_good(
         peers.gather(None)  # nobody reads the folder again before it is set aside
 
 
-def _nothing(_: Contents) -> list[Part]:
-    return []
+def _nothing(_: Contents) -> Needed:
+    return Needed()
 
 
 def _common(folder: Path, peers: Peers) -> list[Saved]:

@@ -185,6 +185,12 @@ class TrainingState:
             self._made_room = False
             self._taken.clear()
 
+    def asks_for(self, world_size: int) -> set[int]:
+        """The ranks whose blobs `give_back` may want, of so many that saved."""
+        if self.optimizer is not None or self._loader is not None:
+            return set(range(world_size))  # which of them know a parameter is not seen before they are read
+        return {0, self._rank} & set(range(world_size))
+
     def give_back(self, blob_of: Callable[[int], Mapping[str, Any] | None], world_size: int) -> None:
         """All but the tensors. `blob_of` a rank that saved: what its `rest` was."""
         self._made_room = False  # it holds what was saved now

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
 import mmap
 import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from windlass.core.manifest import PartFile
+from windlass.job.checkpoint import reading
 from windlass.job.checkpoint.folder import Damaged
 from windlass.job.checkpoint.reading import PIECE, Intake, read_files
 
@@ -45,6 +50,13 @@ def forget(folder: Path) -> None:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
+def failing(number: int) -> Any:
+    def fail(*_: Any) -> int:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
 @pytest.mark.parametrize("is_cold", [True, False])
 @pytest.mark.parametrize("is_read_again", [True, False])
 @pytest.mark.parametrize("lanes", [1, 3])
@@ -76,6 +88,72 @@ def test_a_file_that_is_shorter_is_damaged(tmp_path: Path) -> None:
     os.truncate(tmp_path / "file-0", PIECE + 5)
     with pytest.raises(Damaged):
         read_files(tmp_path, [Intake(file=file) for file in files], [Collector()])
+
+
+def test_a_file_that_is_gone_is_damaged(tmp_path: Path) -> None:
+    files = saved(tmp_path, [PIECE])
+    (tmp_path / "file-0").unlink()
+    with pytest.raises(Damaged, match=r"/file-0 cannot be read: .*No such file"):
+        read_files(tmp_path, [Intake(file=file) for file in files], [Collector()])
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EBADMSG, errno.EUCLEAN, errno.ENODATA, errno.ESTALE])
+def test_what_the_disk_cannot_read_is_damaged(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = saved(tmp_path, [PIECE])
+    monkeypatch.setattr(os, "preadv", failing(number))
+    with pytest.raises(Damaged, match="/file-0 cannot be read: "):
+        read_files(tmp_path, [Intake(file=file) for file in files], [Collector()])
+
+
+def test_what_may_not_be_read_is_not_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = saved(tmp_path, [PIECE])
+    monkeypatch.setattr(os, "preadv", failing(errno.EACCES))
+    with pytest.raises(PermissionError):
+        read_files(tmp_path, [Intake(file=file) for file in files], [Collector()])
+
+
+def test_a_file_system_that_refuses_only_past_the_page_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files, preadv = saved(tmp_path, [2 * PIECE + 17]), os.preadv
+
+    def refuse(fd: int, buffers: Any, at: int, flags: int = 0) -> int:
+        if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return preadv(fd, buffers, at, flags)
+
+    forget(tmp_path)
+    monkeypatch.setattr(os, "preadv", refuse)
+    collector = Collector()
+    read_files(tmp_path, [Intake(file=file) for file in files], [collector])
+    assert collector.got == {"file-0": (tmp_path / "file-0").read_bytes()}
+
+
+class Counter(Collector):
+    """Goes on from its first piece when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count, self.begun, self.go_on = 0, threading.Event(), threading.Event()
+
+    def place(self, name: str, at: int, count: int) -> None:  # noqa: ARG002
+        self.count += count
+        self.begun.set()
+        assert self.go_on.wait(60)
+
+
+def test_whoever_is_interrupted_leaves_nobody_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, lane = PartFile(name="huge", size_bytes=4 << 30, sha256=""), Counter()
+    (tmp_path / "huge").touch()
+    os.truncate(tmp_path / "huge", file.size_bytes)
+
+    def interrupted(_: Any) -> None:
+        assert lane.begun.wait(60)
+        lane.go_on.set()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(reading, "finish", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        read_files(tmp_path, [Intake(file=file)], [lane])
+    assert lane.count < file.size_bytes
 
 
 def test_nothing_to_read(tmp_path: Path) -> None:

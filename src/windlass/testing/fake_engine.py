@@ -175,7 +175,8 @@ class FakeEngine:
         if word == "sleep":
             ends.append((started_at + float(rest[0]), _exited(0)))
         if word == "train":
-            ends.append((started_at + float(rest[0]) - self._trained_s(launch), _exited(0)))
+            # One that was lost before anybody saw that it had ended has trained for longer than it had to.
+            ends.append((started_at + max(0.0, float(rest[0]) - self._trained_s(launch)), _exited(0)))
         if launch.timeout_s is not None:
             ends.append((started_at + launch.timeout_s, Exit(reason=ExitReason.TIMEOUT, message="over its time")))
         if attempt.stopped_at is not None:

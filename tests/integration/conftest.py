@@ -1,4 +1,4 @@
-"""An API on a database of its own, for tests of what it answers."""
+"""An API on a database of its own, for tests of what it answers; and a local engine without a server."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from httpx import Client
 
+from tests.integration.local_runs import LocalRuns
 from windlass.server.compose import compose
 from windlass.server.homefolder import prepare
 from windlass.server.settings import Role, Settings
@@ -27,3 +28,11 @@ def api(settings: Settings) -> Iterator[Client]:
     with serving(parts) as client:
         yield client
     parts.db.close()
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Iterator[LocalRuns]:
+    runs = LocalRuns(tmp_path)
+    yield runs
+    runs.clean_up()
+    assert runs.processes() == []

@@ -5,22 +5,12 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.integration.local_runs import LocalRuns, is_running, wait_for
 from windlass.core.exits import ExitReason
 from windlass.engines.contract import Phase
-
-
-@pytest.fixture
-def runs(tmp_path: Path) -> Iterator[LocalRuns]:
-    runs = LocalRuns(tmp_path)
-    yield runs
-    runs.clean_up()
-    assert runs.processes() == []
 
 
 def test_ranks_find_their_place_and_write_their_own_logs(runs: LocalRuns) -> None:

@@ -29,14 +29,6 @@ FAILS = "import sys\nsys.exit(7)\n"
 
 
 @pytest.fixture
-def runs(tmp_path: Path) -> Iterator[LocalRuns]:
-    runs = LocalRuns(tmp_path)
-    yield runs
-    runs.clean_up()
-    assert runs.processes() == []
-
-
-@pytest.fixture
 def two_nodes(tmp_path: Path) -> Iterator[LocalRuns]:
     runs = LocalRuns(tmp_path, nodes=2)
     yield runs

@@ -4,9 +4,6 @@ and go on later. With real processes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from tests.integration.local_runs import LocalRuns, is_running, wait_for
@@ -27,14 +24,6 @@ print("ready", flush=True)
 if "ends" not in story:
     signal.pause()
 """
-
-
-@pytest.fixture
-def runs(tmp_path: Path) -> Iterator[LocalRuns]:
-    runs = LocalRuns(tmp_path)
-    yield runs
-    runs.clean_up()
-    assert runs.processes() == []
 
 
 @pytest.mark.parametrize(

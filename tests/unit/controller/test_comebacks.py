@@ -17,6 +17,7 @@ from windlass.runs.retry import Ended
 from windlass.runs.types import AttemptState
 from windlass.tracking.points import MetricPoint, ProgressMark
 from windlass.tracking.store import ingest
+from windlass.wire.runs import EventView
 
 LOST = Exit(reason=ExitReason.LOST, message="its supervisor died", node="a", node_rank=0)
 
@@ -86,6 +87,19 @@ def test_the_level_follows_from_the_nodes(nodes: str, level: int) -> None:
     assert found["level"] == level
 
 
+def lose_first(stage: Stage, run_id: str) -> None:
+    """Its first attempt; the second one begins."""
+    stage.engine.finish(f"{run_id}.1", LOST)
+    stage.pass_time()
+    stage.pass_time(60)
+    stage.pass_time()
+
+
+def comeback(stage: Stage, run_id: str) -> EventView:
+    [event] = [event for event in stage.service.events(run_id, after=0).events if event.kind == "recovered"]
+    return event
+
+
 def test_it_is_recorded_once(stage: Stage) -> None:
     run_id = stage.submit()
     stage.pass_time()
@@ -93,10 +107,7 @@ def test_it_is_recorded_once(stage: Stage) -> None:
     stage.engine.tell(f"{run_id}.1", progress(50, stage.clock.now(), steps=51))
     stage.pass_time()
     stage.pass_time()
-    stage.engine.finish(f"{run_id}.1", LOST)
-    stage.pass_time()
-    stage.pass_time(60)
-    stage.pass_time()
+    lose_first(stage, run_id)
     stage.engine.tell(f"{run_id}.2", progress(45, stage.clock.now(), steps=5, restored=(40, stage.clock.now(), 1.0)))
     stage.pass_time()
     assert "recovered" not in stage.kinds(run_id)
@@ -104,7 +115,7 @@ def test_it_is_recorded_once(stage: Stage) -> None:
     stage.pass_time()
     for _ in range(3):
         stage.pass_time(5)
-    [event] = [event for event in stage.service.events(run_id, after=0).events if event.kind == "recovered"]
+    event = comeback(stage, run_id)
     assert event.attempt == 2
     assert event.data["steps_lost"] == 10
     assert event.message.startswith("recovered by attempt 2 on the same nodes in ")
@@ -118,13 +129,10 @@ def test_what_was_logged_tells_where_a_node_died_that_said_nothing(stage: Stage)
     with stage.db.write() as tx:
         point = MetricPoint(at=stage.clock.now(), step=50, values={"loss": 1.0})
         ingest(tx, run_id, "rank-0", [point], position=0, next_position=1)
-    stage.engine.finish(f"{run_id}.1", LOST)
-    stage.pass_time()
-    stage.pass_time(60)
-    stage.pass_time()
+    lose_first(stage, run_id)
     stage.engine.tell(f"{run_id}.2", progress(55, stage.clock.now(), steps=15, restored=(40, stage.clock.now(), 1.0)))
     stage.pass_time()
-    [event] = [event for event in stage.service.events(run_id, after=0).events if event.kind == "recovered"]
+    event = comeback(stage, run_id)
     assert (event.data["step"], event.data["steps_lost"]) == (50, 10)
 
 

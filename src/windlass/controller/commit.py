@@ -122,8 +122,8 @@ def commit_end(
     kind, message, changes = _conclusion(decision, now)
     if kind is EventKind.RETRYING:
         _note_progress(tx, attempt)
-    if kind is EventKind.RETRYING and _gave_way(attempt, decision) and not _has_saved(tx, run):
-        message += "; no checkpoint of it is on record, so it starts from the beginning unless it keeps its own"
+        if _gave_way(attempt, decision) and not _has_saved(tx, run):
+            message += "; no checkpoint of it is on record, so it starts from the beginning unless it keeps its own"
     store.advance(
         tx, run, kind, now=now, attempt=attempt.number, message=message,
         cpu_hours=run.cpu_hours + spent.cpu_hours, gpu_hours=run.gpu_hours + spent.gpu_hours,

@@ -10,6 +10,7 @@ from fastapi.openapi.utils import get_openapi
 import windlass
 from windlass.api.context import Services, require_token
 from windlass.api.errors import install_error_handlers
+from windlass.api.mlflow.surface import mlflow_routes
 from windlass.api.routes import checkpoints, following, nodes, queue, runs, server, snapshots
 from windlass.wire.cluster import ErrorBody
 from windlass.wire.spec import RunSpec
@@ -45,6 +46,7 @@ def create_app(services: Services) -> FastAPI:
     guarded = [Depends(require_token)]
     for router in (server.router, snapshots.router, runs.router, queue.router, following.router, checkpoints.router):
         app.include_router(router, dependencies=guarded)
+    app.router.routes.extend(mlflow_routes())
     app.openapi = lambda: _schema(app)  # type: ignore[method-assign]
     return app
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hmac
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -10,13 +11,18 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from windlass.api.arrivals import Arrivals
+from windlass.artifacts.service import ArtifactService
 from windlass.blobs.contract import Blobs
 from windlass.checkpoints.service import CheckpointService
 from windlass.core.clock import Clock
 from windlass.core.errors import Unauthorized
 from windlass.db.database import Database
+from windlass.experiments.service import ExperimentService
 from windlass.nodes.service import NodeService
+from windlass.registry.service import RegistryService
 from windlass.runs.service import RunService
+from windlass.traces.service import TraceService
+from windlass.webhooks.service import WebhookService
 from windlass.wire.checks import CheckView
 
 
@@ -27,6 +33,11 @@ class Services:
     runs: RunService
     nodes: NodeService
     checkpoints: CheckpointService
+    experiments: ExperimentService
+    artifacts: ArtifactService
+    registry: RegistryService
+    webhooks: WebhookService
+    traces: TraceService
     clock: Clock
     token: str | None  # None: no authentication
     home: str | None
@@ -48,11 +59,24 @@ Context = Annotated[Services, Depends(_services)]
 
 
 async def require_token(request: Request, services: Context) -> None:
+    check_token(request, services)
+
+
+def check_token(request: Request, services: Services) -> None:
+    """As a bearer, or as the password of anybody: some clients have fields for name and password only."""
     if services.token is None:
         return
     scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), services.token.encode()):
+    sent = {"bearer": given.strip().encode(), "basic": _password(given)}.get(scheme.lower(), b"")
+    if not hmac.compare_digest(sent, services.token.encode()):
         raise Unauthorized(
             "no valid token was sent",
             hint="send `Authorization: Bearer TOKEN`; the embedded server keeps its token in $WINDLASS_HOME/token",
         )
+
+
+def _password(given: str) -> bytes:
+    try:
+        return base64.b64decode(given.strip(), validate=True).partition(b":")[2]
+    except ValueError:
+        return b""

@@ -11,6 +11,7 @@ and the options, and optionally a hint that says what to do next. HTTP statuses 
     ├── NotFound              no such thing; the hint names the nearest
     ├── Ambiguous             a short id matches several things
     ├── Conflict              the thing is in a state that forbids this
+    │   ├── AlreadyExists     something else has that name
     │   ├── InvalidTransition a state change outside the table
     │   ├── IdempotencyMismatch  one key, two different requests
     │   └── QueueFull         as many runs wait as may
@@ -75,6 +76,10 @@ class Ambiguous(WindlassError):
 
 class Conflict(WindlassError):
     code = "conflict"
+
+
+class AlreadyExists(Conflict):
+    code = "already_exists"
 
 
 class InvalidTransition(Conflict):

@@ -12,6 +12,7 @@ from fastapi import FastAPI
 
 from windlass.api.app import create_app
 from windlass.api.context import Services
+from windlass.artifacts.service import ArtifactService
 from windlass.blobs.code import BlobCode
 from windlass.blobs.contract import Blobs
 from windlass.blobs.opening import open_blobs
@@ -24,14 +25,18 @@ from windlass.db.database import Database
 from windlass.db.faults import CommitFault
 from windlass.db.migrate import migrate
 from windlass.engines.contract import Engine, EngineContext
+from windlass.experiments.service import ExperimentService
 from windlass.nodes.book import DatabaseNodeBook
 from windlass.nodes.service import NodeService
+from windlass.registry.service import RegistryService
 from windlass.runs.sealing import Seal
 from windlass.runs.service import RunService
 from windlass.server import engines as configured
 from windlass.server.homefolder import load_token
 from windlass.server.retention import Retention
 from windlass.server.settings import Role, Settings
+from windlass.traces.service import TraceService
+from windlass.webhooks.service import WebhookService
 from windlass.wire.checks import CheckView
 from windlass.wire.engines import LocalConfig
 from windlass.wire.slurm import SlurmConfig
@@ -106,6 +111,11 @@ def compose(settings: Settings, *, open_engines: OpenEngines | None = None, cloc
         runs=runs,
         nodes=NodeService(db, blobs, seal, clock, nudge=nudge),
         checkpoints=CheckpointService(db, runs, clock),
+        experiments=ExperimentService(db=db, clock=clock),
+        artifacts=ArtifactService(db=db, clock=clock, blobs=blobs),
+        registry=RegistryService(db=db, clock=clock),
+        webhooks=WebhookService(db=db, clock=clock),
+        traces=TraceService(db=db, clock=clock),
         clock=clock,
         token=load_token(settings.home, os.environ, settings.token_file) if settings.auth else None,
         home=str(settings.home),

@@ -1,0 +1,137 @@
+"""A table of calls: method, path, what it takes, who answers. Each is had under `/api/N.0` and `/ajax-api/N.0`.
+
+    calls = Calls()
+
+    @calls.post("/mlflow/experiments/create", name=text(required=True))
+    def create(services: Services, asked: Asked) -> Mapping[str, Any]: ...
+
+Handlers run in the thread pool. FastAPI's own routes are passed by: they would validate in other words than MLflow's,
+and take longer than many a call.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from fastapi import Request, Response
+from fastapi.concurrency import run_in_threadpool
+from starlette.routing import BaseRoute, Route
+
+from windlass.api.context import Services, check_token
+from windlass.api.mlflow.errors import MlflowError, answer_error
+from windlass.api.mlflow.fields import Asked, Field, read_fields
+
+Answer: TypeAlias = Mapping[str, Any] | Response | None
+Handler: TypeAlias = Callable[[Services, Asked], Answer]
+Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    method: str
+    path: str  # with {names} of fields that it carries
+    version: int
+    fields: Mapping[str, Field]
+    handler: Handler
+
+
+class Calls:
+    """Calls of one capability, in the order in which they were added."""
+
+    def __init__(self) -> None:
+        self._calls: list[Call] = []
+
+    def get(self, path: str, *, version: int = 2, **fields: Field) -> Callable[[Handler], Handler]:
+        return self._adding("GET", path, version, fields)
+
+    def post(self, path: str, *, version: int = 2, **fields: Field) -> Callable[[Handler], Handler]:
+        return self._adding("POST", path, version, fields)
+
+    def patch(self, path: str, *, version: int = 2, **fields: Field) -> Callable[[Handler], Handler]:
+        return self._adding("PATCH", path, version, fields)
+
+    def delete(self, path: str, *, version: int = 2, **fields: Field) -> Callable[[Handler], Handler]:
+        return self._adding("DELETE", path, version, fields)
+
+    def put(self, path: str, *, version: int = 2, **fields: Field) -> Callable[[Handler], Handler]:
+        return self._adding("PUT", path, version, fields)
+
+    def routes(self) -> list[BaseRoute]:
+        """One for each path: Starlette would answer 405 at the first route of a path that lacks the method."""
+        by_path: dict[str, dict[str, Call]] = {}
+        for call in self._calls:
+            for prefix in (f"/api/{call.version}.0", f"/ajax-api/{call.version}.0"):
+                by_path.setdefault(prefix + call.path, {})[call.method] = call
+        return [
+            Route(path, guarded(_endpoint(calls)), methods=list(calls), include_in_schema=False)
+            for path, calls in by_path.items()
+        ]
+
+    def _adding(
+        self, method: str, path: str, version: int, fields: Mapping[str, Field]
+    ) -> Callable[[Handler], Handler]:
+        def add(handler: Handler) -> Handler:
+            self._calls.append(Call(method=method, path=path, version=version, fields=fields, handler=handler))
+            return handler
+
+        return add
+
+
+def guarded(endpoint: Endpoint) -> Endpoint:
+    """For whoever sent a token; errors become answers in MLflow's words."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            check_token(request, services_of(request))
+            return await endpoint(request)
+        except Exception as error:
+            return answer_error(error)
+
+    return answer
+
+
+def services_of(request: Request) -> Services:
+    services: Services = request.app.state.services
+    return services
+
+
+def render(answer: Answer) -> Response:
+    if isinstance(answer, Response):
+        return answer
+    body = json.dumps(answer or {}, separators=(",", ":"), ensure_ascii=False)
+    return Response(body.encode("utf-8", "surrogatepass"), media_type="application/json")
+
+
+def _endpoint(calls: Mapping[str, Call]) -> Endpoint:
+    async def endpoint(request: Request) -> Response:
+        call = calls["GET" if request.method == "HEAD" else request.method]
+        given = _query(request, call.fields) if request.method == "GET" and request.url.query else await _body(request)
+        asked = read_fields(call.fields, {**given, **request.path_params})
+        return render(await run_in_threadpool(call.handler, services_of(request), asked))
+
+    return endpoint
+
+
+def _query(request: Request, fields: Mapping[str, Field]) -> dict[str, Any]:
+    query = request.query_params
+    return {name: query.getlist(name) if fields[name].many else query[name] for name in fields if name in query}
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    """A body that is no JSON counts as empty; one that is JSON within JSON comes from old clients."""
+    raw = await request.body()
+    if not raw:
+        return {}
+    kind = request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise MlflowError("INVALID_PARAMETER_VALUE", "Bad Request. Content-Type must be one of ['application/json'].")
+    try:
+        found = json.loads(raw)
+        if isinstance(found, str):
+            found = json.loads(found)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,24 @@
+"""All of MLflow's API that there is, as routes of the application."""
+
+from __future__ import annotations
+
+from fastapi import Request, Response
+from starlette.routing import BaseRoute, Route
+
+from windlass.api.mlflow import artifacts, experiments, models, registry, runs, traces, webhooks
+from windlass.api.mlflow.calls import guarded
+from windlass.api.mlflow.errors import MlflowError
+
+_ANY = ["GET", "POST", "PUT", "PATCH", "DELETE"]
+
+
+def mlflow_routes() -> list[BaseRoute]:
+    named = (experiments, runs, models, artifacts, registry, webhooks, traces)
+    calls = [route for module in named for route in module.calls.routes()]
+    others = [f"/{kind}/{version}.0/mlflow/{{rest:path}}" for kind in ("api", "ajax-api") for version in (2, 3)]
+    unknown = [Route(path, guarded(_unknown), methods=_ANY, include_in_schema=False) for path in others]
+    return [*calls, *artifacts.streams, *unknown]
+
+
+async def _unknown(request: Request) -> Response:
+    raise MlflowError("ENDPOINT_NOT_FOUND", f"there is no {request.method} {request.url.path} here")

@@ -1,0 +1,7 @@
+"""Calls of webhooks."""
+
+from __future__ import annotations
+
+from windlass.api.mlflow.calls import Calls
+
+calls = Calls()

@@ -1,0 +1,1 @@
+"""Files of runs, logged models and traces: a tree of names over content-addressed blobs."""

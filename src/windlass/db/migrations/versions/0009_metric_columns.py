@@ -1,0 +1,8 @@
+"""Metrics in compressed columns."""
+
+revision = "0009"
+down_revision = "0008"
+
+
+def upgrade() -> None:
+    pass

@@ -1,0 +1,1 @@
+"""Traces of calls of models: spans, assessments, tags, search."""

@@ -1,0 +1,1 @@
+"""Who is told of what, and the telling: signed, tried again, recorded."""

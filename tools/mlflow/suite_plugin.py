@@ -1,0 +1,173 @@
+"""A pytest plugin for MLflow's own test suites: wherever a suite starts a server of MLflow's, it gets one of the kind
+that `SUITE_SERVER` names (`windlass` or `mlflow`), and stores over a database become stores over REST.
+
+`run_suites.py` beside this file says how it is used. It runs in MLflow's environment, so it imports nothing of ours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+KIND = os.environ.get("SUITE_SERVER", "windlass")
+_PATIENCE_S = 60.0
+_STORES = {
+    "tests/store/tracking/sqlalchemy_store": "tracking",
+    "tests/store/model_registry/test_sqlalchemy_store": "registry",
+}
+
+
+@contextlib.contextmanager
+def windlass_server(port: int | None = None, env: dict[str, str] | None = None) -> Iterator[str]:
+    port = port or _free_port()
+    with tempfile.TemporaryDirectory(prefix="wl-suite-", ignore_cleanup_errors=True) as home:
+        command = [os.environ["WINDLASS_PYTHON"], "-m", "windlass.server", "--no-auth", "--port", str(port)]
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "WINDLASS"))}
+        with open(f"{home}/server.out", "wb") as out:
+            process = subprocess.Popen(
+                command, env={**kept, **(env or {}), "WINDLASS_HOME": f"{home}/home"}, stdout=out, stderr=out
+            )
+        try:
+            url = f"http://127.0.0.1:{port}"
+            _await_up(url, process, Path(home, "server.out"))
+            yield url
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+class WindlassThread:
+    """In the place of a thread that serves an application of MLflow's."""
+
+    def __init__(self, _app: Any, port: int) -> None:
+        self._serving = windlass_server(port)
+
+    def __enter__(self) -> str:
+        return self._serving.__enter__()
+
+    def __exit__(self, *ended: Any) -> None:
+        self._serving.__exit__(*ended)
+
+
+@contextlib.contextmanager
+def _init_windlass(*_stores: str, extra_env: Any = None, **_settings: Any) -> Iterator[str]:
+    import mlflow
+
+    mlflow.set_tracking_uri(None)
+    with windlass_server(env=extra_env) as url:
+        yield url
+
+
+@contextlib.contextmanager
+def _run_for_webhooks(_tmp_path: Path) -> Iterator[str]:
+    settings = {
+        "MLFLOW_WEBHOOK_ALLOWED_SCHEMES": "http",
+        "MLFLOW_WEBHOOK_REQUEST_MAX_RETRIES": "3",
+        "MLFLOW_WEBHOOK_REQUEST_TIMEOUT": "10",
+        "MLFLOW_WEBHOOK_CACHE_TTL": "0",
+        "MLFLOW_WEBHOOK_ALLOW_PRIVATE_IPS": "true",
+    }
+    with windlass_server(env=settings) as url:
+        yield url
+
+
+@contextlib.contextmanager
+def _launch_for_artifacts(_host: str, port: int, *_stores: str) -> Iterator[str]:
+    with windlass_server(port) as url:
+        yield url
+
+
+def pytest_configure() -> None:
+    if KIND == "windlass":
+        from tests.tracking import integration_test_utils
+
+        integration_test_utils.ServerThread = WindlassThread
+        integration_test_utils._init_server = _init_windlass
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> None:
+    """One mode of workspaces only: ours has none of MLflow's. Suites that start servers by functions of their own get
+    ours in their place."""
+    chosen = [item for item in items if "workspace-enabled" not in item.nodeid]
+    config.hook.pytest_deselected(items=[item for item in items if "workspace-enabled" in item.nodeid])
+    items[:] = chosen
+    if KIND == "windlass":
+        for module in {item.module for item in items}:
+            if hasattr(module, "_run_mlflow_server"):
+                module._run_mlflow_server = _run_for_webhooks
+            if hasattr(module, "_launch_server") and module.__name__.endswith("test_mlflow_artifacts"):
+                module._launch_server = _launch_for_artifacts
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup(fixturedef: Any, request: Any) -> Any:
+    """Stores over a database: over REST."""
+    kind = next((kind for path, kind in _STORES.items() if request.node.nodeid.startswith(path)), None)
+    if fixturedef.argname != "store" or kind is None:
+        return None
+    serving = _store(kind, request)
+    store = serving.__enter__()
+    fixturedef.addfinalizer(lambda: serving.__exit__(None, None, None))
+    fixturedef.cached_result = (store, fixturedef.cache_key(request), None)
+    return store
+
+
+@contextlib.contextmanager
+def _store(kind: str, request: Any) -> Iterator[Any]:
+    from mlflow.store.model_registry.rest_store import RestStore as RegistryStore
+    from mlflow.store.tracking.rest_store import RestStore as TrackingStore
+    from mlflow.utils.rest_utils import MlflowHostCreds
+
+    serving = windlass_server() if KIND == "windlass" else _mlflow_server(request.getfixturevalue("tmp_path"))
+    with serving as url:
+        yield (TrackingStore if kind == "tracking" else RegistryStore)(lambda: MlflowHostCreds(url))
+
+
+@contextlib.contextmanager
+def _mlflow_server(folder: Path) -> Iterator[str]:
+    from mlflow.server import handlers
+    from mlflow.server.fastapi_app import app
+
+    from tests.tracking.integration_test_utils import ServerThread
+
+    handlers._tracking_store = handlers._model_registry_store = None
+    artifacts = folder / "server-artifacts"
+    artifacts.mkdir()
+    handlers.initialize_backend_stores(f"sqlite:///{folder}/server.db", default_artifact_root=artifacts.as_uri())
+    with ServerThread(app, _free_port()) as url:
+        yield url
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def _await_up(url: str, process: subprocess.Popen[bytes], output: Path) -> None:
+    deadline = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            break
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health", timeout=2) as answer:
+            if answer.status == 200:
+                return
+        time.sleep(0.05)
+    sys.stderr.write(output.read_text(errors="replace"))
+    raise RuntimeError(f"no server at {url}")

@@ -41,7 +41,8 @@ from windlass.scheduling.nodes import load_kinds
 from windlass.scheduling.rules import Rules
 from windlass.scheduling.types import Aside, NodeKind
 from windlass.tenancy.prices import PriceBook
-from windlass.tracking.store import ingest, load_position, load_progress, load_series, load_summaries, lock
+from windlass.tracking.series import load_series
+from windlass.tracking.store import ingest, load_position, load_progress, load_summaries, lock
 from windlass.tracking.storedlogs import StoredLogs
 from windlass.wire import runs as wire
 from windlass.wire.checkpoints import CheckpointSpec

@@ -120,8 +120,8 @@ def point_of(point: wire.Point) -> MetricPoint:
 
 
 def finite(value: float | None) -> float | None:
-    """JSON has no infinities: the largest number stands for them."""
-    return value if value is None else max(-_LARGEST, min(_LARGEST, value))
+    """JSON has no infinities: the largest number stands for them. It has no NaN either, which is null."""
+    return None if value is None or value != value else max(-_LARGEST, min(_LARGEST, value))
 
 
 def _summary(

@@ -34,22 +34,52 @@ class Alert:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Latest:
+    """The latest point of a metric: the greatest by (step, at, value), as MLflow has it. No step comes before all
+    steps, and NaN counts as 0 among values of the same step and time."""
+
+    value: float
+    step: int | None
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
+    """Of all points of a metric. `last` is the value of the latest one; null is NaN. `min` and `max` are of what is a
+    number."""
+
     last: float | None = None
     last_step: int | None = None
+    last_at: float | None = None
     min: float | None = None
     max: float | None = None
     count: int = 0
 
-    def plus(self, value: float, step: int | None) -> Summary:
-        number = None if math.isnan(value) else value
+    def joined(self, other: Summary) -> Summary:
+        newer = other if _place(other) >= _place(self) else self
         return Summary(
-            last=number,
-            last_step=step,
-            min=_pick(min, self.min, number),
-            max=_pick(max, self.max, number),
-            count=self.count + 1,
+            last=newer.last,
+            last_step=newer.last_step,
+            last_at=newer.last_at,
+            min=_pick(min, self.min, other.min),
+            max=_pick(max, self.max, other.max),
+            count=self.count + other.count,
         )
+
+    @property
+    def latest(self) -> Latest:
+        value = math.nan if self.last is None else self.last
+        return Latest(value=value, step=self.last_step, at=self.last_at or 0.0)
+
+
+def _place(summary: Summary) -> tuple[float, float, float]:
+    step = -math.inf if summary.last_step is None else summary.last_step
+    return step, summary.last_at or 0.0, summary.last or 0.0
+
+
+def greatest(values: Iterable[float]) -> float:
+    """Of values of the same step and time: NaN counts as 0."""
+    return max(values, key=lambda value: 0.0 if math.isnan(value) else value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

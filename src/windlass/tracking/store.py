@@ -1,18 +1,24 @@
-"""Writing and reading metric points. `ingest` takes each point exactly once: the position of its source is moved on in
-the same transaction that stores the points.
+"""Writing metric points, and what is known of them as a whole. Points themselves are read by `tracking.series`.
+
+`ingest` takes each point of a job exactly once: the position of its source is moved on in the same transaction.
+`log_points` keeps what a client has sent, as often as it sends it; readers see exact repeats once. Either adds one row
+of points to a run, and brings its summaries up to date.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, case, delete, func, insert, select, tuple_, update
 
 from windlass.core.errors import Conflict
-from windlass.tracking.points import MetricPoint, ProgressMark, Summary, progress_after
-from windlass.tracking.tables import points, progress, sources, summaries
+from windlass.db.insertion import insert_or_merge
+from windlass.tracking.blocks import NO_STEP, Block, Logged, blocks_of, blocks_of_logged, pack, summaries_of
+from windlass.tracking.points import Latest, MetricPoint, ProgressMark, Summary, progress_after
+from windlass.tracking.tables import progress, sources, summaries, tails
+
+_RUNS_AT_ONCE = 5_000  # in one query: databases take some ten thousand values
 
 
 def ingest(
@@ -21,36 +27,51 @@ def ingest(
     """Store `batch`, which begins at `position` of its source. The caller has skipped what is known already."""
     lock(tx, run_id)
     _move_on(tx, run_id, source, position, next_position)
-    if not batch:
+    put_blocks(tx, run_id, blocks_of(batch))
+    if batch:
+        _put_progress(tx, run_id, batch)
+
+
+def log_points(tx: Connection, run_id: str, logged: Sequence[Logged]) -> None:
+    """Store points that a client sent. The run need not be one of ours. With several runs in one transaction, give
+    them in the order of their ids: writers that meet in another order would wait for each other for ever."""
+    lock(tx, run_id)
+    put_blocks(tx, run_id, blocks_of_logged(logged))
+
+
+def put_blocks(tx: Connection, run_id: str, blocks: Sequence[Block]) -> None:
+    if not blocks:
         return
-    before = load_summaries(tx, [run_id]).get(run_id, {})
-    after = dict(before)
-    rows: list[dict[str, Any]] = []
-    for point in batch:
-        for name, value in point.values.items():
-            seen = after.get(name, Summary())
-            rows.append(
-                {
-                    "run_id": run_id,
-                    "name": name,
-                    "seq": seen.count,
-                    "step": point.step,
-                    "at": point.at,
-                    "value": None if math.isnan(value) else value,
-                }
-            )
-            after[name] = seen.plus(value, point.step)
-    if rows:
-        tx.execute(insert(points), rows)
-    for name, summary in after.items():
-        if summary is not before.get(name):
-            _put_summary(tx, run_id, name, summary, known=name in before)
-    _put_progress(tx, run_id, batch)
+    found = summaries_of(blocks)
+    put_tail(tx, run_id, blocks, metrics=len(found))
+    insert_or_merge(
+        tx,
+        summaries,
+        [
+            {
+                "run_id": run_id,
+                "name": name,
+                "last": summary.last,
+                "last_step": summary.last_step,
+                "last_at": summary.last_at,
+                "min": summary.min,
+                "max": summary.max,
+                "points": summary.count,
+            }
+            for name, summary in sorted(found.items())
+        ],
+        _merged_summary,
+    )
+
+
+def put_tail(tx: Connection, run_id: str, blocks: Sequence[Block], *, metrics: int) -> None:
+    data, count = pack(blocks), sum(block.points for block in blocks)
+    tx.execute(insert(tails).values(run_id=run_id, points=count, metrics=metrics, size=len(data), data=data))
 
 
 def lock(tx: Connection, run_id: str) -> None:
-    """Let nobody else add points to the run until this transaction ends: the numbers of points follow each other.
-    SQLite has one writer at a time anyway.
+    """Let nobody else add points to the run until this transaction ends: they would wait for each other's summaries in
+    whatever order. SQLite has one writer at a time anyway.
     """
     if tx.dialect.name == "postgresql":
         tx.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(run_id, 0))))
@@ -67,13 +88,28 @@ def load_positions(tx: Connection, run_ids: Sequence[str]) -> dict[tuple[str, st
 
 
 def load_summaries(tx: Connection, run_ids: Sequence[str]) -> dict[str, dict[str, Summary]]:
+    """Of every metric of these runs, by run and name."""
     found: dict[str, dict[str, Summary]] = {}
-    rows = tx.execute(select(summaries).where(summaries.c.run_id.in_(list(run_ids))).order_by(summaries.c.name))
-    for row in rows:
-        found.setdefault(row.run_id, {})[row.name] = Summary(
-            last=row.last, last_step=row.last_step, min=row.min, max=row.max, count=row.points
-        )
+    for start in range(0, len(run_ids), _RUNS_AT_ONCE):
+        some = list(run_ids[start : start + _RUNS_AT_ONCE])
+        rows = tx.execute(select(summaries).where(summaries.c.run_id.in_(some)).order_by(summaries.c.name))
+        for row in rows:
+            found.setdefault(row.run_id, {})[row.name] = Summary(
+                last=row.last,
+                last_step=row.last_step,
+                last_at=row.last_at,
+                min=row.min,
+                max=row.max,
+                count=row.points,
+            )
     return found
+
+
+def load_latest(tx: Connection, run_ids: Sequence[str]) -> dict[str, dict[str, Latest]]:
+    """The latest point of every metric of these runs, by run and name: what MLflow calls the metrics of a run. Runs
+    without any are left out."""
+    found = load_summaries(tx, run_ids)
+    return {run_id: {name: one.latest for name, one in of_run.items()} for run_id, of_run in found.items()}
 
 
 def load_progress(tx: Connection, run_ids: Sequence[str]) -> dict[str, ProgressMark]:
@@ -86,18 +122,19 @@ def load_progress(tx: Connection, run_ids: Sequence[str]) -> dict[str, ProgressM
     }
 
 
-def load_series(tx: Connection, run_id: str, names: Iterable[str], *, most: int) -> dict[str, list[Any]]:
-    """Rows (step, at, value) per metric in order of arrival; thinned evenly to about `most` points, the last kept."""
-    series = {}
-    for name in names:
-        of_metric = (points.c.run_id == run_id, points.c.name == name)
-        count = int(tx.execute(select(func.count()).select_from(points).where(*of_metric)).scalar() or 0)
-        every = max(1, math.ceil(count / most))
-        query = select(points.c.step, points.c.at, points.c.value).where(*of_metric).order_by(points.c.seq)
-        if every > 1:
-            query = query.where((points.c.seq % every == 0) | (points.c.seq == count - 1))
-        series[name] = list(tx.execute(query))
-    return series
+def _merged_summary(new: Any) -> dict[str, Any]:
+    """What becomes of a summary that is there when another one of newer points comes: as `Summary.joined`."""
+    old = summaries.c
+
+    def place(of: Any) -> Any:
+        return tuple_(func.coalesce(of.last_step, NO_STEP), func.coalesce(of.last_at, 0.0), func.coalesce(of.last, 0.0))
+
+    is_later = place(new) >= place(old)
+    changes = {name: case((is_later, new[name]), else_=old[name]) for name in ("last", "last_step", "last_at")}
+    changes["min"] = case((old.min.is_(None), new.min), (new.min < old.min, new.min), else_=old.min)
+    changes["max"] = case((old.max.is_(None), new.max), (new.max > old.max, new.max), else_=old.max)
+    changes["points"] = old.points + new.points
+    return changes
 
 
 def _move_on(tx: Connection, run_id: str, source: str, position: int, next_position: int) -> None:
@@ -113,20 +150,6 @@ def _move_on(tx: Connection, run_id: str, source: str, position: int, next_posit
         raise Conflict(
             f"source {source} of run {run_id} is not at {position} any more", hint="ask where it is, go on there"
         )
-
-
-def _put_summary(tx: Connection, run_id: str, name: str, summary: Summary, *, known: bool) -> None:
-    values = {
-        "last": summary.last,
-        "last_step": summary.last_step,
-        "min": summary.min,
-        "max": summary.max,
-        "points": summary.count,
-    }
-    if known:
-        tx.execute(update(summaries).where(summaries.c.run_id == run_id, summaries.c.name == name).values(**values))
-    else:
-        tx.execute(insert(summaries).values(run_id=run_id, name=name, **values))
 
 
 def _put_progress(tx: Connection, run_id: str, batch: Sequence[MetricPoint]) -> None:

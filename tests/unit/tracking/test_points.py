@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from windlass.tracking.blocks import blocks_of, summaries_of
 from windlass.tracking.points import MetricPoint, ProgressMark, Summary, parse_spool, progress_after
 
 
@@ -18,7 +19,8 @@ def point(step: int | None, at: float, total: int | None = None) -> MetricPoint:
 def test_a_summary_holds_last_least_and_greatest(values: list[float]) -> None:
     summary = Summary()
     for number, value in enumerate(values):
-        summary = summary.plus(value, number)
+        one = MetricPoint(at=1.0, step=number, values={"loss": value})
+        summary = summary.joined(summaries_of(blocks_of([one]))["loss"])
     numbers = [value for value in values if not math.isnan(value)]
     assert summary.count == len(values)
     assert summary.last_step == len(values) - 1

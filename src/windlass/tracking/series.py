@@ -1,0 +1,254 @@
+"""Reading points of metrics: all of them, or as many as a chart draws. They lie in chunks, in tails that have not
+become chunks yet, and in rows of the version before; readers see one metric, in order, exact repeats once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, case, select
+
+from windlass.tracking import rollups
+from windlass.tracking.blocks import NO_STEP, unpack
+from windlass.tracking.columns import Column, ordered, unpack_column
+from windlass.tracking.rollups import GROUP, Rollups
+from windlass.tracking.tables import chunks, points, tails
+
+Span = tuple[float, float]  # from and to, both included
+_ALWAYS: Span = (-math.inf, math.inf)
+_CHUNKS_AT_ONCE = 100  # in one query
+
+
+class Reading(NamedTuple):
+    """A point as it was logged: `value` may be NaN or infinite."""
+
+    step: int | None
+    at: float
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """What part of a metric is wanted. Points without a step have no place among steps."""
+
+    steps: Span | None = None
+    times: Span | None = None
+
+    def cut(self, column: Column) -> Column:
+        if self.steps is None and self.times is None:
+            return column
+        (low, high), (begin, end) = self.steps or _ALWAYS, self.times or _ALWAYS
+        rows = [
+            row
+            for row, (step, at) in enumerate(zip(column.steps, column.ats, strict=True))
+            if low <= step <= high and begin <= at <= end and not (self.steps and step == NO_STEP)
+        ]
+        if len(rows) == len(column.steps):
+            return column
+        return column.picked(rows)
+
+    def touches(self, head: Any) -> bool:
+        (low, high), (begin, end) = self.steps or _ALWAYS, self.times or _ALWAYS
+        return (
+            _step(head.last_step) >= low
+            and _step(head.first_step) <= high
+            and begin <= head.latest
+            and head.earliest <= end
+        )
+
+    def holds(self, head: Any) -> bool:
+        """Whether all of a chunk is wanted."""
+        (low, high), (begin, end) = self.steps or _ALWAYS, self.times or _ALWAYS
+        in_steps = self.steps is None or (
+            head.first_step is not None and low <= head.first_step and head.last_step <= high
+        )
+        return in_steps and begin <= head.earliest and head.latest <= end
+
+
+def load_history(
+    tx: Connection, run_id: str, name: str, *, limit: int | None = None, after: Reading | None = None
+) -> list[Reading]:
+    """Points in the order of (at, step, value), exact repeats once; NaN comes before numbers of the same time and step.
+    With `after`, what follows that point: the last one of a page begins the next."""
+    window = Window(times=(after.at, math.inf)) if after else Window()
+    heads = sorted(
+        (head for head in _load_heads(tx, run_id, name) if window.touches(head)), key=lambda head: head.earliest
+    )
+    loose = _load_loose(tx, run_id, [name])[name]
+    found = _readings(loose)
+    taken: list[Reading] = []
+    for number, head in enumerate(heads):
+        for column in _load_chunks(tx, run_id, name, [head]):
+            found += _readings(column)
+        if limit is not None and number + 1 < len(heads):
+            # Nothing that is still to be read comes before these.
+            border = heads[number + 1].earliest
+            taken = _sorted((one for one in found if one.at < border), after)
+            if len(taken) >= limit:
+                return taken[:limit]
+    return _sorted(found, after)[:limit]
+
+
+def load_points(tx: Connection, run_id: str, names: Sequence[str]) -> dict[str, Column]:
+    """All points of these metrics, in the order of (step, at)."""
+    found = _load_loose(tx, run_id, names)
+    for name, column in found.items():
+        whole = Column.empty()
+        for chunk in _load_chunks(tx, run_id, name, _load_heads(tx, run_id, name)):
+            whole.extend(chunk)
+        whole.extend(column)
+        found[name] = ordered(whole)
+    return found
+
+
+def load_series(
+    tx: Connection, run_id: str, names: Iterable[str], *, most: int, window: Window | None = None
+) -> dict[str, list[Reading]]:
+    """About `most` points of each metric in the order of (step, at): all of them, or the least and the greatest of
+    every stretch, and both ends."""
+    wanted = list(names)
+    loose = _load_loose(tx, run_id, wanted)
+    return {name: _sampled(tx, run_id, name, loose[name], window or Window(), most) for name in wanted}
+
+
+def load_sampled(
+    tx: Connection, run_ids: Sequence[str], name: str, *, steps: tuple[int, int] | None = None, most: int
+) -> dict[str, list[Reading]]:
+    """About `most` points of one metric in each of these runs, as `load_series`; `steps` are the first and last wanted.
+    Runs without any are left out."""
+    window = Window(steps=steps)
+    found = {run_id: load_series(tx, run_id, [name], most=most, window=window)[name] for run_id in run_ids}
+    return {run_id: readings for run_id, readings in found.items() if readings}
+
+
+def load_rollups(tx: Connection, run_id: str, name: str, *, most: int, window: Window | None = None) -> Rollups:
+    """A metric in at most `most` stretches: least, greatest, mean and extent of each."""
+    window = window or Window()
+    loose = _load_loose(tx, run_id, [name])[name]
+    return rollups.bucketed(_load_fine(tx, run_id, name, loose, window, most), most)
+
+
+def _sampled(tx: Connection, run_id: str, name: str, loose: Column, window: Window, most: int) -> list[Reading]:
+    fine = _load_fine(tx, run_id, name, loose, window, most)
+    count = len(fine.points)
+    if count <= most:
+        return _readings(rollups.sampled(fine))
+    within = rollups.sampled(rollups.bucketed(fine.cut(1, count - 1), max(1, (most - 2) // 2)))
+    return (
+        _readings(rollups.sampled(fine.cut(0, 1)))
+        + _readings(within)
+        + _readings(rollups.sampled(fine.cut(count - 1, count)))
+    )
+
+
+def _load_fine(tx: Connection, run_id: str, name: str, loose: Column, window: Window, most: int) -> Rollups:
+    """Roll-ups that are finer than what is wanted, or every point as one."""
+    heads = [head for head in _load_heads(tx, run_id, name) if window.touches(head)]
+    loose = ordered(window.cut(loose))
+    count = sum(head.points for head in heads) + len(loose.steps)
+    if count <= 2 * GROUP * most:
+        column = Column.empty()
+        for chunk in _load_chunks(tx, run_id, name, heads):
+            column.extend(window.cut(chunk))
+        column.extend(loose)
+        return rollups.of_points(ordered(column))
+    field = chunks.c.whole if len(heads) >= 2 * most else chunks.c.groups
+    of_metric = (chunks.c.run_id == run_id, chunks.c.name == name)
+    packed = {row.seq: row[1] for row in tx.execute(select(chunks.c.seq, field).where(*of_metric))}
+    # Both ends point by point: they are drawn, whatever they are.
+    whole = [head for head in heads[1:-1] if window.holds(head)]
+    rest = [head for head in heads if head not in whole]
+    opened = dict(zip((head.seq for head in rest), _load_chunks(tx, run_id, name, rest), strict=True))
+    found = Rollups.empty()
+    for head in heads:
+        if head.seq in opened:
+            found.extend(rollups.of_points(window.cut(opened[head.seq])))
+        else:
+            found.extend(rollups.unpack_rollups(packed[head.seq]))
+    found.extend(rollups.of_points(loose))
+    return _in_order(found)
+
+
+def _in_order(found: Rollups) -> Rollups:
+    keys = list(zip(found.first_steps, found.first_ats, strict=True))
+    if all(one <= other for one, other in pairwise(keys)):
+        return found
+    return found.picked(sorted(range(len(keys)), key=keys.__getitem__))
+
+
+# ---- where points lie ------------------------------------------------------------------------------------------------
+
+
+def _load_heads(tx: Connection, run_id: str, name: str) -> list[Any]:
+    """What is known of its chunks without opening them, in the order of their points."""
+    columns = [column for column in chunks.c if column.name not in ("run_id", "name", "whole", "groups", "data")]
+    query = select(*columns).where(chunks.c.run_id == run_id, chunks.c.name == name)
+    return sorted(tx.execute(query), key=lambda row: (_step(row.first_step), row.first_at))
+
+
+def _load_chunks(tx: Connection, run_id: str, name: str, heads: Sequence[Any]) -> Iterator[Column]:
+    """The points of each; of one that has only roll-ups by now the least and greatest of these."""
+    for start in range(0, len(heads), _CHUNKS_AT_ONCE):
+        some = [head.seq for head in heads[start : start + _CHUNKS_AT_ONCE]]
+        query = select(chunks.c.seq, chunks.c.data, case((chunks.c.data.is_(None), chunks.c.groups)).label("groups"))
+        found = tx.execute(query.where(chunks.c.run_id == run_id, chunks.c.name == name, chunks.c.seq.in_(some)))
+        opened = {row.seq: row for row in found}
+        for row in (opened[seq] for seq in some):
+            thinned = row.data is None
+            yield rollups.sampled(rollups.unpack_rollups(row.groups)) if thinned else unpack_column(row.data)
+
+
+def _load_loose(tx: Connection, run_id: str, names: Sequence[str]) -> dict[str, Column]:
+    """Points that are in no chunk, in order of arrival."""
+    found = {name: Column.empty() for name in names}
+    for name in names:
+        column = found[name]
+        query = select(points.c.step, points.c.at, points.c.value)
+        query = query.where(points.c.run_id == run_id, points.c.name == name).order_by(points.c.seq)
+        for step, at, value in tx.execute(query):
+            column.steps.append(_step(step))
+            column.ats.append(at)
+            column.values.append(math.nan if value is None else value)
+    for data in _load_tails(tx, run_id):
+        for block in unpack(data):
+            for name, values in zip(block.names, block.values, strict=True):
+                if name in found:
+                    found[name].extend(Column(block.steps, block.ats, values))
+    return found
+
+
+def _load_tails(tx: Connection, run_id: str) -> Iterator[bytes]:
+    yield from tx.execute(select(tails.c.data).where(tails.c.run_id == run_id).order_by(tails.c.id)).scalars()
+
+
+def _step(step: int | None) -> int:
+    return NO_STEP if step is None else step
+
+
+def _readings(column: Column) -> list[Reading]:
+    return [
+        Reading(None if step == NO_STEP else step, at, value)
+        for step, at, value in zip(column.steps, column.ats, column.values, strict=True)
+    ]
+
+
+def _sorted(found: Iterable[Reading], after: Reading | None) -> list[Reading]:
+    """In the order of a history, repeats once."""
+    beyond = _key(after) if after else None
+    kept: list[Reading] = []
+    before = None
+    for one in sorted(found, key=_key):
+        key = _key(one)
+        if key != before and (beyond is None or key > beyond):
+            kept.append(one)
+        before = key
+    return kept
+
+
+def _key(one: Reading) -> tuple[float, int, bool, float]:
+    is_number = not math.isnan(one.value)
+    return one.at, _step(one.step), is_number, one.value if is_number else 0.0

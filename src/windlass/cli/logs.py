@@ -11,10 +11,12 @@ import typer
 from windlass.cli import options
 from windlass.cli.connection import open_client
 from windlass.cli.loglines import LogFormatter
+from windlass.cli.moments import moment
 from windlass.cli.pane import Pane
 from windlass.cli.terminal import notice, paint_for, say
 
 if TYPE_CHECKING:
+    from windlass.client.run import LogWish
     from windlass.wire.runs import LogLine
 
 
@@ -25,22 +27,37 @@ def logs(
     rank: Annotated[int | None, typer.Option(min=0, help="Only this rank's.")] = None,
     attempt: Annotated[int | None, typer.Option(min=1, help="Only this attempt's. Default: all.")] = None,
     tail: Annotated[int | None, typer.Option("--tail", "-n", min=0, help="Only the last lines.")] = None,
+    grep: Annotated[
+        str | None, typer.Option("--grep", "-g", metavar="PATTERN", help="Only lines that match a regular expression.")
+    ] = None,
+    ignore_case: Annotated[bool, typer.Option("--ignore-case", "-i", help="Let --grep take a for A.")] = False,
+    since: Annotated[
+        str | None, typer.Option(metavar="WHEN", help="From then on: 10m (ago), 14:30, 2026-11-15T14:30.")
+    ] = None,
+    until: Annotated[str | None, typer.Option(metavar="WHEN", help="Up to then.")] = None,
     timestamps: Annotated[bool, typer.Option("--timestamps", "-t", help="Show when each line was written.")] = False,
     json: options.Json = False,
 ) -> None:
-    """Show a run's output. With -f, follow it to the end."""
+    """Show a run's output, or the lines of it that match. With -f, follow it to the end."""
+    wanted: LogWish = {
+        "rank": rank,
+        "attempt": attempt,
+        "tail": tail,
+        "grep": grep,
+        "ignore_case": ignore_case,
+        "since": moment("--since", since),
+        "until": moment("--until", until),
+    }
     found = open_client(ctx).get(run)
     if follow:
         lines = found.follow_logs(
-            rank=rank,
-            attempt=attempt,
-            tail=tail,
             on_gap=lambda lost: notice(
                 "windlass: connection lost, reconnecting" if lost else "windlass: connected again"
             ),
+            **wanted,
         )
     else:
-        lines = found.iter_logs(rank=rank, attempt=attempt, tail=tail)
+        lines = found.iter_logs(**wanted)
     try:
         if json:
             for line in lines:

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from urllib.parse import quote
 
 from windlass.wire.checkpoints import CheckpointDetail, CheckpointList, CheckpointView, Verification
@@ -61,6 +61,19 @@ _UPDATES: Mapping[str, Callable[[Any], Any]] = {
     "run": RunSummary.model_validate,
     "end": RunView.model_validate,
 }
+
+
+class LogWish(TypedDict, total=False):
+    """Which lines of a log."""
+
+    rank: int | None
+    attempt: int | None
+    stream: str | None  # stdout or stderr
+    tail: int | None  # the last so many of those wanted
+    grep: str | None  # a regular expression that they match
+    ignore_case: bool
+    since: float | None  # seconds since the epoch
+    until: float | None
 
 
 class Run:
@@ -138,16 +151,10 @@ class Run:
         yield from self._updates("/stream", query, on_gap)
 
     def follow_logs(
-        self,
-        *,
-        rank: int | None = None,
-        attempt: int | None = None,
-        tail: int | None = None,
-        on_gap: Callable[[bool], None] = lambda _lost: None,
+        self, *, on_gap: Callable[[bool], None] = lambda _lost: None, **wanted: Unpack[LogWish]
     ) -> Iterator[LogLine]:
         """Log lines as they are written, until the run is over."""
-        query = {"follow": "true", "rank": rank, "attempt": attempt, "tail": tail}
-        for update in self._updates("/logs", query, on_gap):
+        for update in self._updates("/logs", {"follow": "true", **wanted}, on_gap):
             if update.kind == "log":
                 yield update.value
 
@@ -160,20 +167,18 @@ class Run:
                 self.view = value
             yield Update(kind=event.kind, value=value)
 
-    def logs(self, *, rank: int | None = None, attempt: int | None = None, tail: int | None = None) -> list[LogLine]:
-        return list(self.iter_logs(rank=rank, attempt=attempt, tail=tail))
+    def logs(self, **wanted: Unpack[LogWish]) -> list[LogLine]:
+        return list(self.iter_logs(**wanted))
 
-    def iter_logs(
-        self, *, rank: int | None = None, attempt: int | None = None, tail: int | None = None
-    ) -> Iterator[LogLine]:
+    def iter_logs(self, **wanted: Unpack[LogWish]) -> Iterator[LogLine]:
         """The lines there are now, page by page."""
-        query: dict[str, Any] = {"rank": rank, "attempt": attempt, "tail": tail}
+        query: dict[str, Any] = dict(wanted)
         while True:
             page = LogPage.model_validate(self._client.transport.get(self._path("/logs"), query))
             yield from page.lines
-            if not page.lines or page.next_cursor is None or page.next_cursor == query.get("after"):
+            if page.next_cursor in (None, query.get("after")) or not (page.lines or page.more):
                 return
-            query = {"rank": rank, "attempt": attempt, "after": page.next_cursor}
+            query = {**wanted, "after": page.next_cursor}
 
     def metrics(self, name: str | None = None) -> dict[str, Metric]:
         view = MetricsView.model_validate(self._client.transport.get(self._path("/metrics"), {"name": name}))

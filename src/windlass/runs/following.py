@@ -13,10 +13,10 @@ from sqlalchemy import Connection
 from windlass.core.errors import InvalidInput, NotFound
 from windlass.db.database import Database
 from windlass.runs import store, views
-from windlass.runs.logs import LogDirs, LogQuery, line_dict, load_log_dirs
+from windlass.runs.logs import LogDirs, LogQuery, first_cursor, line_dict, load_log_dirs
 from windlass.runs.records import RunRecord
 from windlass.runs.service import RunService
-from windlass.tracking.logs import LogCursor, read_page, seek_tail
+from windlass.tracking.logs import LogCursor, read_page
 from windlass.tracking.store import load_progress, load_summaries
 from windlass.tracking.storedlogs import LogPlace
 
@@ -157,12 +157,11 @@ class Follower:
         files = wanted.files(log_dirs, self._runs.stored_logs)
         if self._fresh and files:
             self._fresh = False
-            if wanted.tail is not None:
-                self._position.logs = seek_tail(files, wanted.tail)
+            self._position.logs = first_cursor(files, wanted)
         # Each line carries the position right behind it, so a reader that is cut off misses and repeats nothing.
         behind = Position(self._position.event, LogCursor(dict(self._position.logs.positions)))
         news = []
-        for record in read_page(files, self._position.logs, limit=_LINES_PER_LOOK, stream=wanted.stream):
+        for record in read_page(files, self._position.logs, limit=_LINES_PER_LOOK, wanted=wanted.only):
             behind.logs.positions[record.key] = record.end
             news.append(News("log", line_dict(record), behind.encode()))
         return news

@@ -9,9 +9,22 @@ from typing import Any
 from sqlalchemy import Connection
 
 from windlass.runs import store
-from windlass.tracking.logs import LogCursor, LogFile, LogRecord, find_logs, read_page, seek_tail
+from windlass.tracking.logs import (
+    EVERYTHING,
+    LogCursor,
+    LogFile,
+    LogFilter,
+    LogRecord,
+    Scan,
+    find_logs,
+    read_page,
+    seek_tail,
+    seek_time,
+)
 from windlass.tracking.storedlogs import StoredLogs
 from windlass.wire import runs as wire
+
+_SCANNED_BYTES = 256 << 20  # for one page: a search for what is not there takes several
 
 LogDirs = Mapping[int, Sequence[str]]  # attempt number -> places of its nodes' logs
 
@@ -20,8 +33,8 @@ LogDirs = Mapping[int, Sequence[str]]  # attempt number -> places of its nodes' 
 class LogQuery:
     rank: int | None = None
     attempt: int | None = None
-    stream: str | None = None
     tail: int | None = None
+    only: LogFilter = EVERYTHING
 
     def files(self, log_dirs: LogDirs, stored: StoredLogs) -> list[LogFile]:
         if self.attempt is not None:
@@ -33,18 +46,25 @@ def load_log_dirs(tx: Connection, run_id: str) -> LogDirs:
     return {attempt.number: attempt.log_dirs for attempt in store.load_attempts(tx, run_id)}
 
 
+def first_cursor(files: Sequence[LogFile], wanted: LogQuery) -> LogCursor:
+    """Where a reader begins who has seen nothing yet."""
+    if wanted.tail is not None:
+        return seek_tail(files, wanted.tail, wanted.only)
+    if wanted.only.since is not None:
+        return seek_time(files, wanted.only.since)
+    return LogCursor()
+
+
 def read_logs(
     log_dirs: LogDirs, stored: StoredLogs, wanted: LogQuery, after: str | None, *, limit: int
 ) -> wire.LogPage:
     """One page, for readers that do not follow."""
     files = wanted.files(log_dirs, stored)
-    cursor = LogCursor.decode(after)
-    if after is None and wanted.tail is not None:
-        cursor = seek_tail(files, wanted.tail)
-    lines = [
-        wire.LogLine(**line_dict(record)) for record in read_page(files, cursor, limit=limit, stream=wanted.stream)
-    ]
-    return wire.LogPage(lines=lines, next_cursor=cursor.encode())
+    cursor = first_cursor(files, wanted) if after is None else LogCursor.decode(after)
+    scan = Scan(_SCANNED_BYTES)
+    found = read_page(files, cursor, limit=limit, wanted=wanted.only, scan=scan)
+    lines = [wire.LogLine(**line_dict(record)) for record in found]
+    return wire.LogPage(lines=lines, next_cursor=cursor.encode(), more=scan.is_over)
 
 
 def line_dict(record: LogRecord) -> dict[str, Any]:

@@ -1,5 +1,5 @@
-"""Reading rank logs, from the folders that attempts leave behind or from the store: pages, tails and following, merged
-over ranks by time.
+"""Reading rank logs, from the folders that attempts leave behind or from the store: pages, tails, times and following,
+merged over ranks by time.
 
 A cursor holds the byte position in every file, so a reader that comes back continues without loss or repeats.
 """
@@ -14,14 +14,17 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
 from heapq import merge
+from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
 from windlass.agent import layout
 from windlass.core.errors import InvalidInput
+from windlass.tracking.logpattern import LogPattern
 from windlass.tracking.storedlogs import SCHEME, LogPlace, StoredLogs
 
 _READ_BYTES = 256 << 10
+_SEEK_BYTES = 64 << 10
 _STREAMS = {b"o": "stdout", b"e": "stderr"}
 
 
@@ -83,6 +86,33 @@ class LogRecord:
         return f"{self.attempt}.{self.rank}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFilter:
+    """Which records are wanted."""
+
+    stream: str | None = None
+    pattern: LogPattern | None = None
+    since: float | None = None
+    until: float | None = None
+
+    def takes(self, record: LogRecord) -> bool:
+        """By all but the pattern."""
+        return (self.stream is None or self.stream == record.stream) and (self.since is None or record.at >= self.since)
+
+
+EVERYTHING = LogFilter()
+
+
+@dataclass(slots=True)
+class Scan:
+    """How many bytes may be looked through for one page: few lines of many may be wanted. Of each file some are in any
+    case, so that every page gets on."""
+
+    most_bytes: int
+    seen_bytes: int = 0
+    is_over: bool = False  # somebody wanted more
+
+
 @dataclass(slots=True)
 class LogCursor:
     positions: dict[str, int] = field(default_factory=dict)
@@ -131,39 +161,107 @@ def _in_folder(attempt: int, folder: str) -> list[LogFile]:
     ]
 
 
-def read_page(files: Sequence[LogFile], cursor: LogCursor, *, limit: int, stream: str | None = None) -> list[LogRecord]:
-    """The next records by time, at most `limit`, and moves the cursor behind them. Attempts come one after another."""
+def read_page(
+    files: Sequence[LogFile],
+    cursor: LogCursor,
+    *,
+    limit: int,
+    wanted: LogFilter = EVERYTHING,
+    scan: Scan | None = None,
+) -> list[LogRecord]:
+    """The next records by time, at most `limit`, and moves the cursor behind them. Attempts come one after another.
+    Fewer than `limit` are the last there are, unless `scan` is over.
+    """
     page: list[LogRecord] = []
+    scan = scan or Scan(2**63)
     for attempt in sorted({file.attempt for file in files}):
-        readers = [_records(file, cursor.positions.get(file.key, 0)) for file in files if file.attempt == attempt]
+        readers = [_wanted(file, cursor, wanted, scan) for file in files if file.attempt == attempt]
         for record in merge(*readers, key=lambda r: r.at):
-            if len(page) >= limit:
+            if len(page) >= limit or scan.is_over:
                 return page
             cursor.positions[record.key] = record.end
-            if stream is None or stream == record.stream:
-                page.append(record)
+            page.append(record)
+        if scan.is_over:
+            return page
     return page
 
 
-def seek_tail(files: Sequence[LogFile], lines: int) -> LogCursor:
+def seek_tail(files: Sequence[LogFile], lines: int, wanted: LogFilter = EVERYTHING) -> LogCursor:
     """A cursor from which the last `lines` records of all files together are left."""
     cursor = LogCursor({file.key: file.content.size() for file in files})
-    newest = sorted((record for file in files for record in _tail(file, lines)), key=lambda r: (r.attempt, r.at))
+    last = (record for file in files for record in _tail(file, lines, wanted))
+    newest = sorted(last, key=lambda r: (r.attempt, r.at))
     for record in newest[-lines:] if lines else []:
         cursor.positions[record.key] = min(cursor.positions[record.key], record.start)
     return cursor
 
 
-def _records(file: LogFile, position: int) -> Iterator[LogRecord]:
+def seek_time(files: Sequence[LogFile], at: float) -> LogCursor:
+    """A cursor a little before the first record of that time in each file, found without reading what is before it."""
+    return LogCursor({file.key: _find_time(file, at) for file in files})
+
+
+def _find_time(file: LogFile, at: float) -> int:
+    low, high = 0, file.content.size()
+    while high - low > _SEEK_BYTES:
+        middle = (low + high) // 2
+        # What begins in the middle of a line is no record; the one after it is.
+        found = next((record for record in islice(_records(file, middle), 1, None)), None)
+        if found is None or found.start >= high or found.at >= at:
+            high = middle
+        else:
+            low = found.start
+    return low
+
+
+def _wanted(file: LogFile, cursor: LogCursor, wanted: LogFilter, scan: Scan) -> Iterator[LogRecord]:
+    """The records of a file that are wanted. Moves its cursor over what is not."""
+    position = cursor.positions.get(file.key, 0)
+    for lines, start in _blocks(file, position):
+        if start > position and scan.seen_bytes >= scan.most_bytes:
+            scan.is_over = True
+            return
+        scan.seen_bytes += len(lines)
+        if wanted.pattern is None or wanted.pattern.may_be_in(lines):
+            for record in _read_block(file, lines, start, wanted):
+                if wanted.until is not None and record.at > wanted.until:
+                    return
+                cursor.positions[file.key] = record.start
+                yield record
+        cursor.positions[file.key] = max(start + len(lines), cursor.positions.get(file.key, 0))
+
+
+def _records(file: LogFile, position: int, wanted: LogFilter = EVERYTHING) -> Iterator[LogRecord]:
     """The complete records from `position` on."""
+    for lines, start in _blocks(file, position):
+        yield from _read_block(file, lines, start, wanted)
+
+
+def _blocks(file: LogFile, position: int) -> Iterator[tuple[bytes, int]]:
+    """Whole lines from `position` on, as many as come together, and where they begin."""
     rest = b""
     for piece in file.content.pieces(position):
-        data = rest + piece
+        data = rest + piece if rest else piece
         end = data.rfind(b"\n") + 1
         rest = data[end:]
-        for line in data[:end].split(b"\n")[:-1]:
-            yield _record(file, line, position)
-            position += len(line) + 1
+        if end:
+            yield data[:end], position
+            position += end
+
+
+def _read_block(file: LogFile, lines: bytes, start: int, wanted: LogFilter) -> Iterator[LogRecord]:
+    pattern = wanted.pattern
+    for line in lines.split(b"\n")[:-1]:
+        if pattern is None or pattern.matches(line[_text_at(line) :]):
+            record = _record(file, line, start)
+            if wanted.takes(record):
+                yield record
+        start += len(line) + 1
+
+
+def _text_at(line: bytes) -> int:
+    """Where the text begins, after time and stream."""
+    return line.find(b" ", line.find(b" ") + 1) + 1
 
 
 def _record(file: LogFile, line: bytes, start: int) -> LogRecord:
@@ -181,16 +279,18 @@ def _record(file: LogFile, line: bytes, start: int) -> LogRecord:
     )
 
 
-def _tail(file: LogFile, lines: int) -> list[LogRecord]:
+def _tail(file: LogFile, lines: int, wanted: LogFilter) -> list[LogRecord]:
     """The last records of one file, reading only as much of its end as they need."""
     size, window = file.content.size(), 64 * 1024
     while True:
         start = max(0, size - window)
-        records = list(_records(file, start))
+        records = _records(file, start, wanted)
         if start:
-            records = records[1:]  # most likely the end of a line that began before
-        if len(records) >= lines or start == 0:
-            return records[-lines:] if lines else []
+            first = next(_records(file, start), None)  # most likely the end of a line that began before
+            records = (record for record in records if first is None or record.start > first.start)
+        found = list(records)
+        if len(found) >= lines or start == 0:
+            return found[-lines:] if lines else []
         window *= 4
 
 

@@ -202,6 +202,7 @@ class LogLine(Wire):
 class LogPage(Wire):
     lines: list[LogLine]
     next_cursor: str | None = Field(None, description="give it back as `after` to go on from here")
+    more: bool = Field(False, description="a search is not through: go on, even if there are no lines on this page")
 
 
 class Point(Wire):

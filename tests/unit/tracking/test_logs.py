@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from windlass.agent.layout import rank_log
 from windlass.agent.ranklog import timestamp
 from windlass.core.errors import InvalidInput
-from windlass.tracking.logs import LogCursor, LogRecord, find_logs, read_page, seek_tail
+from windlass.tracking.logs import LogCursor, LogFilter, LogRecord, find_logs, read_page, seek_tail
 
 START = 1_700_000_000.0
 
@@ -66,8 +66,8 @@ def test_one_stream_only(tmp_path: Path) -> None:
     write(tmp_path, 0, record(1, "out"), record(2, "err", "e"), record(3, "out again"))
     cursor = LogCursor()
     files = find_logs({1: [str(tmp_path)]})
-    assert texts(read_page(files, cursor, limit=9, stream="stderr")) == ["err"]
-    assert read_page(files, cursor, limit=9, stream="stderr") == []
+    assert texts(read_page(files, cursor, limit=9, wanted=LogFilter(stream="stderr"))) == ["err"]
+    assert read_page(files, cursor, limit=9, wanted=LogFilter(stream="stderr")) == []
 
 
 def test_lines_that_are_not_finished_say_so(tmp_path: Path) -> None:

@@ -39,24 +39,24 @@ class Call:
 
 
 class Calls:
-    """Calls of one capability, in the order in which they were added."""
+    """Calls of one capability, in the order in which they were added. `version` is that of the API: 2 or 3."""
 
     def __init__(self) -> None:
         self._calls: list[Call] = []
 
-    def get(self, path: str, *, version: int = 2, **fields: Field) -> Callable[[Handler], Handler]:
+    def get(self, path: str, version: int = 2, /, **fields: Field) -> Callable[[Handler], Handler]:
         return self._adding("GET", path, version, fields)
 
-    def post(self, path: str, *, version: int = 2, **fields: Field) -> Callable[[Handler], Handler]:
+    def post(self, path: str, version: int = 2, /, **fields: Field) -> Callable[[Handler], Handler]:
         return self._adding("POST", path, version, fields)
 
-    def patch(self, path: str, *, version: int = 2, **fields: Field) -> Callable[[Handler], Handler]:
+    def patch(self, path: str, version: int = 2, /, **fields: Field) -> Callable[[Handler], Handler]:
         return self._adding("PATCH", path, version, fields)
 
-    def delete(self, path: str, *, version: int = 2, **fields: Field) -> Callable[[Handler], Handler]:
+    def delete(self, path: str, version: int = 2, /, **fields: Field) -> Callable[[Handler], Handler]:
         return self._adding("DELETE", path, version, fields)
 
-    def put(self, path: str, *, version: int = 2, **fields: Field) -> Callable[[Handler], Handler]:
+    def put(self, path: str, version: int = 2, /, **fields: Field) -> Callable[[Handler], Handler]:
         return self._adding("PUT", path, version, fields)
 
     def routes(self) -> list[BaseRoute]:

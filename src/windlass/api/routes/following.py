@@ -12,6 +12,8 @@ from windlass.api.routes.runs import Ref
 from windlass.api.streams import follow
 from windlass.runs.following import Channels
 from windlass.runs.logs import LogQuery
+from windlass.tracking.logpattern import LONGEST_PATTERN, LogPattern
+from windlass.tracking.logs import LogFilter
 from windlass.wire import runs as wire
 
 router = APIRouter(prefix="/api/runs", tags=["following"])
@@ -20,6 +22,11 @@ Rank = Annotated[int | None, Query(ge=0, lt=1_000_000)]
 Attempt = Annotated[int | None, Query(ge=1, lt=1_000_000)]
 Stream = Annotated[Literal["stdout", "stderr"] | None, Query()]
 Tail = Annotated[int | None, Query(ge=0, le=100_000, description="begin with about the last so many lines")]
+Grep = Annotated[
+    str | None,
+    Query(min_length=1, max_length=LONGEST_PATTERN, pattern=r"^[^\x00]*$", description="a regular expression"),
+]
+Moment = Annotated[float | None, Query(ge=0, lt=1e11, description="seconds since the epoch")]
 LastEventId = Annotated[str | None, Header(max_length=100_000)]
 _SSE: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/event-stream": {}}, "description": "a page, or a stream with follow=true"}
@@ -47,12 +54,19 @@ def logs(
     attempt: Attempt = None,
     stream: Stream = None,
     tail: Tail = None,
+    grep: Grep = None,
+    ignore_case: bool = False,
+    since: Moment = None,
+    until: Moment = None,
     after: Annotated[str | None, Query(max_length=100_000)] = None,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1_000,
     follow_: Annotated[bool, Query(alias="follow")] = False,
     last_event_id: LastEventId = None,
 ) -> wire.LogPage | Response:
-    wanted = LogQuery(rank=rank, attempt=attempt, stream=stream, tail=tail)
+    """Lines of all ranks by time: of some, of a time, or those that match."""
+    pattern = LogPattern.parse(grep, ignore_case=ignore_case) if grep is not None else None
+    only = LogFilter(stream=stream, pattern=pattern, since=since, until=until)
+    wanted = LogQuery(rank=rank, attempt=attempt, tail=tail, only=only)
     if follow_:
         return follow(services, ref, Channels(logs=wanted), last_event_id)
     return services.runs.logs(ref, wanted, after=after, limit=limit)

@@ -34,7 +34,8 @@ def ingest(
 
 def log_points(tx: Connection, run_id: str, logged: Sequence[Logged]) -> None:
     """Store points that a client sent. The run need not be one of ours. With several runs in one transaction, give
-    them in the order of their ids: writers that meet in another order would wait for each other for ever."""
+    them in the order of their ids (`GroupedWrites.write(deed, key=run_id)` does): writers that meet in another order
+    would wait for each other for ever."""
     lock(tx, run_id)
     put_blocks(tx, run_id, blocks_of_logged(logged))
 

@@ -39,6 +39,7 @@ def run(kind: str, source: Path, python: str, selected: list[str], extra: list[s
         report = Path(folder, "report.xml")
         environ = {
             **os.environ,
+            "PATH": f"{Path(python).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
             "SUITE_SERVER": kind,
             "WINDLASS_PYTHON": sys.executable,
             "PYTHONPATH": f"{_HERE}{os.pathsep}{source}",

@@ -16,10 +16,12 @@ from windlass.blobs.snapshots import missing_blobs
 from windlass.core.clock import Clock
 from windlass.core.errors import Ambiguous, CannotFit, Conflict, IdempotencyMismatch, InvalidInput, NotFound
 from windlass.core.exits import Exit, ExitReason
+from windlass.core.exposition import Family
 from windlass.core.names import nearest, unknown
 from windlass.db.database import Database
 from windlass.runs import store, views
 from windlass.runs.cluster import view_aside, view_cluster
+from windlass.runs.gauges import load_gauges
 from windlass.runs.logs import LogQuery, load_log_dirs, read_logs
 from windlass.runs.queue import QueueDesk
 from windlass.runs.records import AttemptRecord, RunHead, RunRecord, exit_to_json
@@ -269,6 +271,11 @@ class RunService:
         with self._db.read() as tx:
             log_dirs = load_log_dirs(tx, self._resolve(tx, ref).id)
         return read_logs(log_dirs, self.stored_logs, wanted, after, limit=limit)
+
+    def gauges(self) -> list[Family]:
+        """For Prometheus."""
+        with self._db.read() as tx:
+            return load_gauges(tx, now=self._clock.now())
 
     def watch_logs(self, attempt_ids: Sequence[str]) -> None:
         """Nodes elsewhere send their lines at once while somebody follows them; to be repeated every few seconds."""

@@ -8,6 +8,29 @@ from collections.abc import Iterable, Iterator
 from typing import BinaryIO, Protocol
 
 
+class Intake(Protocol):
+    """A blob on its way in, whose name is known with its last byte. For one thread at a time."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Of what has been written."""
+        ...
+
+    def write(self, data: bytes) -> None: ...
+
+    def seal(self) -> str:
+        """Its digest: nothing more comes. Where the store is a disk, it is on it now; nobody can see it yet."""
+        ...
+
+    def place(self) -> None:
+        """After `seal`: make it a blob, which survives whatever comes. Call it once."""
+        ...
+
+    def close(self) -> None:
+        """What was not placed is gone. Safe to repeat."""
+        ...
+
+
 class Blobs(Protocol):
     """Every method raises Unavailable while the store is away or refuses, and StorageFull when it has no room."""
 
@@ -23,6 +46,18 @@ class Blobs(Protocol):
 
     def put_stream(self, digest: str, stream: BinaryIO) -> None:
         """Store what `stream` holds under `digest`; InvalidInput if that is not its hash. Never all in memory."""
+        ...
+
+    def intake(self) -> Intake:
+        """For a blob whose digest nobody knows yet. The caller closes it."""
+        ...
+
+    def clear_intakes(self, before: float) -> None:
+        """Remove what is left of intakes whose process died, and that nobody has written to since `before`."""
+        ...
+
+    def room(self, name: str) -> Blobs:
+        """A store within this one, whose blobs are counted apart: what is deleted there is missed by nobody here."""
         ...
 
     def get(self, digest: str) -> bytes:

@@ -16,6 +16,7 @@ from windlass.core.errors import InvalidInput, NotFound, StorageFull, Unavailabl
 
 _CHUNK_BYTES = 1 << 20
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+_INCOMING = ".incoming-"
 
 
 class LocalBlobs:
@@ -43,6 +44,18 @@ class LocalBlobs:
 
     def put_pieces(self, digest: str, pieces: Iterable[bytes]) -> None:
         self._write(digest, pieces)
+
+    def intake(self) -> LocalIntake:
+        return LocalIntake(self)
+
+    def clear_intakes(self, before: float) -> None:
+        for path in self.root.glob(f"{_INCOMING}*"):
+            with contextlib.suppress(FileNotFoundError):
+                if path.stat().st_mtime < before:
+                    path.unlink()
+
+    def room(self, name: str) -> LocalBlobs:
+        return LocalBlobs(self.root / name)
 
     def get(self, digest: str) -> bytes:
         with _found(digest):
@@ -72,7 +85,7 @@ class LocalBlobs:
         target = self.path(digest)
         with _room(self.root):
             target.parent.mkdir(exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=self.root, prefix=".incoming-")
+            handle, temporary = tempfile.mkstemp(dir=self.root, prefix=_INCOMING)
         try:
             hasher = hashlib.sha256()
             with os.fdopen(handle, "wb") as file:
@@ -88,6 +101,62 @@ class LocalBlobs:
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise
+
+
+class LocalIntake:
+    """A file beside the blobs, hashed as it is written, that is renamed to its place."""
+
+    def __init__(self, blobs: LocalBlobs) -> None:
+        self._blobs = blobs
+        self._hasher = hashlib.sha256()
+        self.size_bytes = 0
+        self._digest: str | None = None
+        with _room(blobs.root):
+            handle, temporary = tempfile.mkstemp(dir=blobs.root, prefix=_INCOMING)
+        self._file = os.fdopen(handle, "wb", buffering=0)
+        self._temporary: Path | None = Path(temporary)
+
+    def write(self, data: bytes) -> None:
+        self._hasher.update(data)
+        with _room(self._blobs.root):
+            written = 0
+            while written < len(data):  # a disk that fills up takes a part
+                written += self._file.write(memoryview(data)[written:])
+        self.size_bytes += len(data)
+
+    def seal(self) -> str:
+        if self._digest is None:
+            with _room(self._blobs.root):
+                os.fsync(self._file.fileno())
+            self._digest = self._hasher.hexdigest()
+        return self._digest
+
+    def place(self) -> None:
+        assert self._digest is not None, "it is sealed first"
+        assert self._temporary is not None, "it is placed once"
+        target = self._blobs.path(self._digest)
+        with _room(self._blobs.root):
+            if not target.parent.exists():
+                target.parent.mkdir(exist_ok=True)
+                _sync_folder(self._blobs.root)
+            os.replace(self._temporary, target)
+            self._temporary = None
+            _sync_folder(target.parent)
+
+    def close(self) -> None:
+        self._file.close()
+        if self._temporary is not None:
+            self._temporary.unlink(missing_ok=True)
+            self._temporary = None
+
+
+def _sync_folder(folder: Path) -> None:
+    """A file's name is on disk when its folder is."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def check_digest(wanted: str, found: str) -> None:

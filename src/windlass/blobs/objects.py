@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import hashlib
 import tempfile
 import threading
@@ -41,6 +42,7 @@ class ObjectBlobs:
         self.store = store
         self._name = name
         self._prefix = f"{prefix.strip('/')}/blobs/" if prefix.strip("/") else "blobs/"
+        self._monotonic = monotonic
         self._known = _Known(monotonic)
 
     def has(self, digest: str) -> bool:
@@ -67,16 +69,34 @@ class ObjectBlobs:
                 hasher.update(chunk)
                 spool.write(chunk)
             check_digest(digest, hasher.hexdigest())
-            size = spool.tell()
-            spool.seek(0)
-            with translated(self._name):
-                if size <= SINGLE_PUT_BYTES:
-                    self._create(digest, spool.read())
-                else:
-                    import obstore
+            self.send(digest, spool)  # type: ignore[arg-type]  # it is a binary file
 
-                    obstore.put(self.store, self._key(digest), spool, use_multipart=True)
-                    self._known.add([digest])
+    def send(self, digest: str, file: BinaryIO) -> None:
+        """All of a file that stands at its end, and whose hash is known."""
+        size = file.tell()
+        file.seek(0)
+        with translated(self._name):
+            if size <= SINGLE_PUT_BYTES:
+                self._create(digest, file.read())
+            else:
+                import obstore
+
+                obstore.put(self.store, self._key(digest), file, use_multipart=True)
+                self._known.add([digest])
+
+    def intake(self) -> ObjectIntake:
+        return ObjectIntake(self)
+
+    def clear_intakes(self, before: float) -> None:
+        """Nothing is left of them: their files have no names."""
+
+    def room(self, name: str) -> ObjectBlobs:
+        return ObjectBlobs(
+            self.store,
+            name=f"{self._name.rstrip('/')}/{name}",
+            prefix=f"{self._prefix.removesuffix('blobs/')}{name}",
+            monotonic=self._monotonic,
+        )
 
     def get(self, digest: str) -> bytes:
         with translated(self._name, f"blob {digest}"):
@@ -153,6 +173,31 @@ class ObjectBlobs:
         return found
 
 
+class ObjectIntake:
+    """What a bucket gets is spooled first: its key is its hash."""
+
+    def __init__(self, blobs: ObjectBlobs) -> None:
+        self._blobs = blobs
+        self._hasher = hashlib.sha256()
+        self.size_bytes = 0
+        self._spool = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY_BYTES)  # noqa: SIM115  # until `close`
+
+    def write(self, data: bytes) -> None:
+        self._hasher.update(data)
+        with _spooling():
+            self._spool.write(data)
+        self.size_bytes += len(data)
+
+    def seal(self) -> str:
+        return self._hasher.hexdigest()
+
+    def place(self) -> None:
+        self._blobs.send(self.seal(), self._spool)  # type: ignore[arg-type]  # it is a binary file
+
+    def close(self) -> None:
+        self._spool.close()
+
+
 class _Known:
     """Blobs that were seen in the store not long ago. Bounded, for any number of threads."""
 
@@ -177,6 +222,17 @@ class _Known:
     def discard(self, digest: str) -> None:
         with self._lock:
             self._until.pop(digest, None)
+
+
+@contextlib.contextmanager
+def _spooling() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        folder = tempfile.gettempdir()
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StorageFull(f"{folder} has no room left", hint="free some disk space, or set TMPDIR") from error
+        raise Unavailable(f"{folder} cannot be written: {error.strerror}", hint="trying again may help") from error
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """What is deleted some time after an attempt is over: its folder, once its logs are in the blobs, and what its nodes
-told. A thread of its own, in servers that move runs forward; several may do the same. Working folders are the user's.
+told; and blobs that no artifact names. A thread of its own, in servers that move runs forward; several may do the
+same. Working folders are the user's.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from windlass.agent import layout
@@ -28,12 +29,22 @@ _STOP_WITHIN_S = 5.0
 
 
 class Retention:
-    def __init__(self, db: Database, clock: Clock, *, roots: Sequence[Path], keep_s: float) -> None:
-        """`roots` are the folders that engines keep folders of attempts in."""
+    def __init__(
+        self,
+        db: Database,
+        clock: Clock,
+        *,
+        roots: Sequence[Path],
+        keep_s: float,
+        collect: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """`roots` are the folders that engines keep folders of attempts in; `collect` deletes what artifacts have left
+        behind, and says how much."""
         self._db = db
         self._clock = clock
         self._roots = roots
         self._keep_s = keep_s
+        self._collect = collect
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._kept: set[str] = set()  # warned of
@@ -62,6 +73,8 @@ class Retention:
         """Delete everything whose time has come. Broken off anywhere, the next one goes on."""
         before = self._clock.now() - self._keep_s
         self._forget_nodes(before)
+        if count := self._collect():
+            log.info("deleted %d blobs that no artifact names any more", count)
         for root in self._roots:
             found = list(_attempts_in(root))
             for start in range(0, len(found), _AT_ONCE):

@@ -1,0 +1,61 @@
+"""HTTP bodies about artifacts."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class ArtifactView(BaseModel):
+    """A file or a folder. Paths are those within the run."""
+
+    model_config = ConfigDict(frozen=True)
+
+    path: str
+    is_dir: bool = False
+    size_bytes: int | None = None
+    digest: str | None = Field(default=None, description="sha256 of the content; none of what clients put elsewhere")
+    created_at: float | None = None
+
+
+class ArtifactList(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    run_id: str
+    root: str = Field(description="where the run keeps its artifacts")
+    path: str = Field(description="the folder that was listed")
+    files: list[ArtifactView]
+
+
+class UploadRequest(BaseModel):
+    path: str = Field(min_length=1, max_length=2_000)
+
+
+class PartView(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    number: int
+    digest: str
+    size_bytes: int
+
+
+class UploadView(BaseModel):
+    """An upload that goes on: the parts that have come need not be sent again."""
+
+    model_config = ConfigDict(frozen=True)
+
+    id: str
+    path: str = Field(description="in the tree of all artifacts")
+    created_at: float
+    parts: list[PartView]
+
+
+class CompleteRequest(BaseModel):
+    digest: str | None = Field(
+        default=None, pattern="^[0-9a-f]{64}$", description="what the whole file's sha256 must be"
+    )
+
+
+class Removal(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    files: int

@@ -17,6 +17,8 @@ from windlass.checkpoints.service import CheckpointService
 from windlass.core.clock import Clock
 from windlass.core.errors import Unauthorized
 from windlass.db.database import Database
+from windlass.experiments.modelservice import LoggedModelService
+from windlass.experiments.runservice import TrackedRunService
 from windlass.experiments.service import ExperimentService
 from windlass.nodes.service import NodeService
 from windlass.registry.service import RegistryService
@@ -34,6 +36,8 @@ class Services:
     nodes: NodeService
     checkpoints: CheckpointService
     experiments: ExperimentService
+    tracked_runs: TrackedRunService
+    logged_models: LoggedModelService
     artifacts: ArtifactService
     registry: RegistryService
     webhooks: WebhookService

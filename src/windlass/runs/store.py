@@ -34,6 +34,7 @@ from windlass.runs.records import (
 )
 from windlass.runs.retry import Ended
 from windlass.runs.tables import attempts, environments, events, runs
+from windlass.runs.tracked import follow, insert_tracked
 from windlass.runs.types import STATE_AFTER, AttemptState, EventKind, RunState, transition
 
 LIVE = (RunState.STARTING, RunState.RUNNING)
@@ -55,6 +56,7 @@ class ChangedMeanwhile(Conflict):
 
 def insert_run(tx: Connection, values: Mapping[str, Any]) -> None:
     tx.execute(insert(runs).values(**values))
+    insert_tracked(tx, values)
 
 
 def load_run(tx: Connection, run_id: str) -> RunRecord | None:
@@ -164,6 +166,7 @@ def advance_all(tx: Connection, moves: Sequence[Move], *, now: float) -> None:
     _update_guarded(
         tx, [(move.run, {**move.changes, "state": target}) for move, target in zip(moves, targets, strict=True)]
     )
+    follow(tx, [(m.run.id, m.run.state, target, m.changes) for m, target in zip(moves, targets, strict=True)])
     _record_events(
         tx,
         [

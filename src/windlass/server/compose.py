@@ -25,12 +25,15 @@ from windlass.db.database import Database
 from windlass.db.faults import CommitFault
 from windlass.db.migrate import migrate
 from windlass.engines.contract import Engine, EngineContext
+from windlass.experiments.modelservice import LoggedModelService
+from windlass.experiments.runservice import TrackedRunService
 from windlass.experiments.service import ExperimentService
 from windlass.nodes.book import DatabaseNodeBook
 from windlass.nodes.service import NodeService
 from windlass.registry.service import RegistryService
 from windlass.runs.sealing import Seal
 from windlass.runs.service import RunService
+from windlass.runs.tracked import put_own_tags
 from windlass.server import engines as configured
 from windlass.server.homefolder import load_token
 from windlass.server.retention import Retention
@@ -105,13 +108,17 @@ def compose(settings: Settings, *, open_engines: OpenEngines | None = None, cloc
         rules=settings.rules,
         project_checkpoints=settings.project_checkpoints,
     )
+    experiments = ExperimentService(db=db, clock=clock)
+    experiments.begin()
     services = Services(
         db=db,
         blobs=blobs,
         runs=runs,
         nodes=NodeService(db, blobs, seal, clock, nudge=nudge),
         checkpoints=CheckpointService(db, runs, clock),
-        experiments=ExperimentService(db=db, clock=clock),
+        experiments=experiments,
+        tracked_runs=TrackedRunService(db=db, clock=clock, own_tags=put_own_tags),
+        logged_models=LoggedModelService(db=db, clock=clock),
         artifacts=ArtifactService(db=db, clock=clock, blobs=blobs),
         registry=RegistryService(db=db, clock=clock),
         webhooks=WebhookService(db=db, clock=clock),

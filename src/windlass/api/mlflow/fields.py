@@ -71,6 +71,20 @@ def yes_or_no(*, required: bool = False) -> Field:
     return Field(read=_yes_or_no, empty=False, required=required)
 
 
+def one_of(*names: str, first: int = 0, required: bool = False) -> Field:
+    """A name of an enumeration, or its number, counted from `first`; empty is the first one."""
+
+    def read(value: Any) -> str:
+        if isinstance(value, str) and value in names:
+            return value
+        number = _whole(value) - first
+        if not 0 <= number < len(names):
+            raise _Unreadable
+        return names[number]
+
+    return Field(read=read, empty=names[0], required=required)
+
+
 def items(*checks: Check, required: bool = False) -> Field:
     """A list of anything; the handler reads each item."""
     return Field(read=_items, empty=(), required=required, many=True, checks=checks)

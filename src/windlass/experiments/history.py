@@ -1,0 +1,89 @@
+"""Points of metrics as MLflow's clients ask for them. Short histories are thinned out evenly by their number, as
+MLflow's own server does it; of long ones every stretch keeps its least and greatest value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sqlalchemy import Connection, select
+
+from windlass.core.paging import offset_of, page_token
+from windlass.tracking.series import Reading, load_history, load_sampled
+from windlass.tracking.tables import summaries
+
+_SHORT = 10_000  # points
+
+
+class HistoryPoint(NamedTuple):
+    run_id: str
+    key: str
+    value: float
+    at_ms: int
+    step: int
+
+
+def load_page(
+    tx: Connection, run_id: str, key: str, *, most: int | None, token: str | None
+) -> tuple[list[HistoryPoint], str | None]:
+    """In the order of time, step and value."""
+    offset = offset_of(token)
+    limit = None if most is None else offset + most + 1
+    found = load_history(tx, run_id, key, limit=limit)[offset:]
+    if most is None or len(found) <= most:
+        return [_point(run_id, key, reading) for reading in found], None
+    return [_point(run_id, key, reading) for reading in found[:most]], page_token(offset + most)
+
+
+def load_bulk(tx: Connection, run_ids: Sequence[str], key: str, *, most: int) -> list[HistoryPoint]:
+    """In the order of the runs' ids; `most` of all of them together."""
+    found: list[HistoryPoint] = []
+    for run_id in sorted(set(run_ids)):
+        if len(found) < most:
+            some = load_history(tx, run_id, key, limit=most - len(found))
+            found += [_point(run_id, key, reading) for reading in some]
+    return found
+
+
+def load_interval(
+    tx: Connection, run_ids: Sequence[str], key: str, *, steps: tuple[int, int] | None, most: int
+) -> list[HistoryPoint]:
+    """At most `most` of each run, the last one among them, in the order of step, time and value."""
+    counts = dict(
+        tx.execute(
+            select(summaries.c.run_id, summaries.c.points).where(
+                summaries.c.run_id.in_(list(run_ids)), summaries.c.name == key
+            )
+        )
+        .tuples()
+        .all()
+    )
+    found: list[HistoryPoint] = []
+    for run_id in run_ids:
+        if counts.get(run_id, 0) > max(_SHORT, most):
+            some = load_sampled(tx, [run_id], key, steps=steps, most=most).get(run_id, [])
+        else:
+            some = thinned(_within(load_history(tx, run_id, key), steps), most)
+        found += [_point(run_id, key, reading) for reading in some]
+    return found
+
+
+def thinned(readings: Sequence[Reading], most: int) -> list[Reading]:
+    """The first of each of `most` parts of as equal a number as can be, and the last of all."""
+    if len(readings) <= most:
+        return list(readings)
+    size, larger = divmod(len(readings), most)
+    picked = [readings[part * size + min(part, larger)] for part in range(most)]
+    return [*picked[:-1], readings[-1]]
+
+
+def _within(readings: Sequence[Reading], steps: tuple[int, int] | None) -> list[Reading]:
+    low, high = steps or (-math.inf, math.inf)
+    wanted = [one for one in readings if low <= (one.step or 0) <= high]
+    return sorted(wanted, key=lambda one: (one.step or 0, one.at))
+
+
+def _point(run_id: str, key: str, reading: Reading) -> HistoryPoint:
+    return HistoryPoint(run_id, key, reading.value, round(reading.at * 1000), reading.step or 0)

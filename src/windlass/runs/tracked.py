@@ -1,0 +1,97 @@
+"""The other face of a run: its row among the runs that MLflow's clients see, written when it is submitted and kept in
+step with its state. What is logged there comes back as the run's tags.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from sqlalchemy import Connection, select, update
+
+from windlass.experiments import runstore
+from windlass.experiments.catalogue import experiment_of_project
+from windlass.experiments.locations import own_location, run_location
+from windlass.experiments.rules import LONGEST_KEY, LONGEST_PARAM, LONGEST_TAG
+from windlass.experiments.tables import tracked_runs
+from windlass.experiments.types import RUN_NAME, Pair, RunInfo, RunStatus, Stage
+from windlass.runs.bulk import update_each
+from windlass.runs.tables import runs
+from windlass.runs.types import RunState
+
+_STATUS = {
+    RunState.QUEUED: RunStatus.SCHEDULED,
+    RunState.STARTING: RunStatus.SCHEDULED,
+    RunState.RUNNING: RunStatus.RUNNING,
+    RunState.RECOVERING: RunStatus.SCHEDULED,
+    RunState.SUCCEEDED: RunStatus.FINISHED,
+    RunState.FAILED: RunStatus.FAILED,
+    RunState.CANCELLED: RunStatus.KILLED,
+}
+_MLFLOWS = "mlflow."  # tags that its clients keep for themselves
+
+
+def insert_tracked(tx: Connection, row: Mapping[str, Any]) -> None:
+    """`row`: of a new run."""
+    submitted_ms = int(row["submitted_at"] * 1000)
+    number = experiment_of_project(tx, row["project"], now_ms=submitted_ms)
+    info = RunInfo(
+        id=row["id"],
+        experiment_id=number,
+        name=row["name"],
+        user=row["user"] or "",
+        status=_STATUS[row["state"]],
+        start_ms=submitted_ms,
+        end_ms=None,
+        stage=Stage.ACTIVE,
+        artifact_uri=run_location(own_location(number), row["id"]),
+    )
+    runstore.insert_run(tx, info, list(flat_params(row["spec"]["params"])), _tags(row))
+
+
+def follow(tx: Connection, moved: Iterable[tuple[str, RunState, RunState, Mapping[str, Any]]]) -> None:
+    """(run, state before, state after, what else has changed of it)."""
+    changed = []
+    for run_id, before, after, changes in moved:
+        if _STATUS[before] is not _STATUS[after]:
+            started_at, ended_at = changes.get("started_at"), changes.get("ended_at")
+            values: dict[str, Any] = {"status": _STATUS[after]}
+            if started_at is not None:
+                values["start_ms"] = int(started_at * 1000)
+            if after.is_terminal or before.is_terminal:
+                values["end_ms"] = None if ended_at is None else int(ended_at * 1000)
+            changed.append(({"id": run_id}, values))
+    if changed:
+        update_each(tx, tracked_runs, changed)
+
+
+def put_own_tags(tx: Connection, run_id: str, tags: Mapping[str, str | None]) -> None:
+    """What a client has set on a run, or removed, among the tags that Windlass shows. No version is counted: nothing is
+    decided by tags."""
+    given = {key: value for key, value in tags.items() if not key.startswith(_MLFLOWS)}
+    if not given:
+        return
+    held = tx.execute(select(runs.c.tags).where(runs.c.id == run_id).with_for_update()).scalar()
+    if held is not None:
+        after = {key: value for key, value in {**held, **given}.items() if value is not None}
+        tx.execute(update(runs).where(runs.c.id == run_id).values(tags=after))
+
+
+def flat_params(params: Mapping[str, Any], prefix: str = "") -> Iterator[Pair]:
+    """As text, a param within another one by the path to it."""
+    for name, value in params.items():
+        if isinstance(value, dict) and value:
+            yield from flat_params(value, f"{prefix}{name}.")
+        else:
+            yield Pair(f"{prefix}{name}"[:LONGEST_KEY], str(value)[:LONGEST_PARAM])
+
+
+def _tags(row: Mapping[str, Any]) -> list[Pair]:
+    found = {RUN_NAME: row["name"], "mlflow.user": row["user"] or "", "mlflow.source.type": "JOB"}
+    spec, origin = row["spec"], row["origin"] or {}
+    if source := spec.get("script") or spec.get("recipe"):
+        found["mlflow.source.name"] = source
+    if commit := (origin.get("git") or {}).get("commit"):
+        found["mlflow.source.git.commit"] = commit
+    found |= {key[:LONGEST_KEY]: str(value)[:LONGEST_TAG] for key, value in row["tags"].items()}
+    return [Pair(key, value) for key, value in found.items()]

@@ -50,8 +50,11 @@ class KubernetesRuns:
         image: str | None = None,
         options: Mapping[str, Any] | None = None,
         engine: KubernetesEngine | None = None,
+        shares: tuple[NodeShare, ...] | None = None,
+        tpus: bool = False,
     ) -> str:
-        shares = tuple(NodeShare(node=node, cpus=0.5, memory_bytes=memory_bytes) for node in nodes)
+        if shares is None:
+            shares = tuple(NodeShare(node=node, cpus=0.5, memory_bytes=memory_bytes) for node in nodes)
         launch = Launch(
             run_id=self.away.run_id,
             attempt_id=f"{self.away.run_id}.{number}",
@@ -63,6 +66,7 @@ class KubernetesRuns:
             env={"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", **(env or {})},
             grace_s=GRACE_S,
             image=image,
+            tpus=tpus,
             options=options or {},
         )
         (engine or self.engine).launch(launch)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from windlass.cli.nodes import describe
 from windlass.cli.terminal import Paint, cells, fit
+from windlass.core.accelerators import is_tpu, title_of
 from windlass.core.quantities import format_duration, format_size
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Held:
     nodes: int
     gpus: float
     cpus: float
+    word: str = "GPU"  # what it calls them
     has_blocks: bool  # one without GPUs has none on nodes with GPUs
 
 
@@ -78,11 +80,14 @@ def held_by(nodes: Iterable[NodeView]) -> list[Held]:
     """Of each run, the largest first."""
     shares: dict[str, list[NodeRun]] = {}
     drawn: set[str] = set()
+    on_tpus: set[str] = set()
     for node in nodes:
         for run in node.runs:
             shares.setdefault(run.id, []).append(run)
             if run.gpus or not node.gpus:
                 drawn.add(run.id)
+            if run.gpus and is_tpu(node.gpu_type):
+                on_tpus.add(run.id)
     found = [
         Held(
             run=runs[0],
@@ -90,6 +95,7 @@ def held_by(nodes: Iterable[NodeView]) -> list[Held]:
             gpus=sum(len(run.gpus) * run.gpu_part for run in runs),
             cpus=sum(run.cpus for run in runs),
             has_blocks=run_id in drawn,
+            word="TPU" if run_id in on_tpus else "GPU",
         )
         for run_id, runs in shares.items()
     ]
@@ -119,7 +125,7 @@ def _engine_lines(
     for kind, alike in groupby(sorted(nodes, key=_gpu_type), key=_gpu_type):
         some = list(alike)
         if whole := sum(node.gpus for node in some):
-            parts.append(f"{sum(node.gpus_used for node in some):,} of {whole:,} {kind or 'GPU'}")
+            parts.append(f"{sum(node.gpus_used for node in some):,} of {whole:,} {title_of(kind or None)}")
     parts.append(f"{sum(node.cpus_used for node in nodes):,.4g} of {sum(node.cpus for node in nodes):,.5g} CPU")
     lines = [f"{paint(name, 'bold')}  {paint(fit(', '.join(parts) + ' in use', width - cells(name) - 2), 'dim')}"]
     if state is not None and state.unreachable_since is not None:
@@ -170,7 +176,7 @@ def _rows(
 
 
 def _numbers(node: NodeView) -> list[str]:
-    kind = node.gpu_type or "GPU"
+    kind = title_of(node.gpu_type)
     return [
         f"{node.gpus_used}/{node.gpus} {kind}" if node.gpus else "",
         f"{node.cpus_used:.3g}/{node.cpus:.4g} CPU",
@@ -287,9 +293,15 @@ def _level(node: NodeView, *, is_closed: bool) -> Text:
 def _free(nodes: Sequence[NodeView]) -> str:
     gpus = sum(node.gpus for node in nodes)
     if gpus:
-        return f"{gpus - sum(node.gpus_used for node in nodes):,} of {gpus:,} GPU free"
+        return f"{gpus - sum(node.gpus_used for node in nodes):,} of {gpus:,} {_word(nodes)} free"
     cpus = sum(node.cpus for node in nodes)
     return f"{cpus - sum(node.cpus_used for node in nodes):,.4g} of {cpus:,.5g} CPU free"
+
+
+def _word(nodes: Iterable[NodeView]) -> str:
+    """What their accelerators are, all of them together."""
+    kinds = sorted({"TPU" if is_tpu(node.gpu_type) else "GPU" for node in nodes if node.gpus})
+    return " and ".join(kinds) or "GPU"
 
 
 # ---- who is who --------------------------------------------------------------------------------------------------
@@ -319,5 +331,5 @@ def _legend(runs: Sequence[Held], marks: Mapping[str, Text] | None, width: int, 
 
 
 def _amount(held: Held) -> str:
-    amount = f"{held.gpus:g} GPU" if held.gpus else f"{held.cpus:g} CPU"
+    amount = f"{held.gpus:g} {held.word}" if held.gpus else f"{held.cpus:g} CPU"
     return f"{amount} on {held.nodes:,} nodes" if held.nodes > 1 else amount

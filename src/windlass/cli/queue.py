@@ -12,6 +12,7 @@ import typer
 from windlass.cli import options
 from windlass.cli.connection import open_client
 from windlass.cli.terminal import Cell, cells, fit, next_steps, notice, say, say_json, table, width_of
+from windlass.core.accelerators import title_of
 from windlass.core.quantities import format_roughly, format_size
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def _share_row(share: ProjectShare, depth: int) -> list[Cell | str]:
         Cell("  " * depth + share.name, ("bold",)),
         str(share.running or "-"),
         str(share.waiting or "-"),
-        f"{share.gpus:g} GPU" if share.gpus else f"{share.cpus:g} CPU" if share.cpus else "-",
+        _holds(share),
         _amounts(share.quota),
         _amounts(share.limit),
         f"{share.weight:g}",
@@ -89,11 +90,18 @@ def _share_row(share: ProjectShare, depth: int) -> list[Cell | str]:
     ]
 
 
+def _holds(share: ProjectShare) -> str:
+    """Accelerators, if it has any."""
+    said = [f"{share.gpus:g} GPU"] if share.gpus else []
+    said += [f"{share.tpus:g} TPU"] if share.tpus else []
+    return ", ".join(said) or (f"{share.cpus:g} CPU" if share.cpus else "-")
+
+
 def _amounts(amounts: Mapping[str, float]) -> str:
-    """`16 GPU, 8 h100`."""
+    """`16 GPU, 8 h100, 4 TPU v5e`."""
     said = []
     for resource, amount in sorted(amounts.items()):
-        word = resource.upper() if resource in ("gpu", "cpu") else resource.removeprefix("gpu:")
+        word = resource.upper() if resource in ("gpu", "tpu", "cpu") else title_of(resource.removeprefix("gpu:"))
         word = "run" if resource == "runs" and amount == 1 else word
         said.append(f"{format_size(amount)} {word}" if resource == "memory" else f"{amount:g} {word}")
     return ", ".join(said)

@@ -225,6 +225,8 @@ def _asked(spec: RunSpec) -> list[str]:
     if wanted.gpus:
         fewest = f"{wanted.min_gpus} to " if wanted.min_gpus else ""
         asked.append(f"{fewest}{wanted.gpus:g} {' or '.join(wanted.gpu_type) or 'GPU'}")
+    if wanted.tpus:
+        asked.append(f"{wanted.tpus} TPU {' or '.join(wanted.tpu_type)}".rstrip())
     asked += [format_size(wanted.memory)] if wanted.memory else []
     asked += [f"{key}={value}" for key, value in wanted.labels.items()]
     asked += [] if wanted.spot else ["not on spot"]

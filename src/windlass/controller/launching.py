@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from windlass.core.accelerators import is_tpu
 from windlass.core.plan import AUTO, parse_plan
 from windlass.engines.contract import InPlace, Launch
 from windlass.runs.command import fill_roles, is_self_launching, params_json, workers_per_node
@@ -64,6 +65,7 @@ def render_launch(
         warm=spec.warm,
         project=run.project,
         image=spec.image,
+        tpus=is_tpu(run.resources.gpu_type),
         options=_options(run, engine_type),
     )
 

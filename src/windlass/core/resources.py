@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from windlass.core.accelerators import title_of
 from windlass.core.quantities import format_size
 
 
@@ -14,8 +15,8 @@ class Resources:
     nodes: int = 1
     cpus: float = 1.0
     memory_bytes: int = 0
-    gpus: float = 0  # whole, or a part of one: 0.5
-    gpu_type: str | None = None  # the one that is liked most
+    gpus: float = 0  # whole, or a part of one: 0.5; or TPUs, if that is what the type says
+    gpu_type: str | None = None  # the one that is liked most; see `core.accelerators`
     gpu_types: tuple[str, ...] = ()  # where several would do, all of them in order of preference
     least_gpus: int | None = None  # where fewer would do
     labels: frozenset[str] = frozenset()  # `key=value`, that a node must have
@@ -39,7 +40,7 @@ class Resources:
         parts = [f"{self.cpus:g} CPU"]
         if self.gpus:
             least = f"{self.least_gpus} to " if len(self.amounts) > 1 else ""
-            parts.append(f"{least}{self.gpus:g} {' or '.join(filter(None, self.types)) or 'GPU'}")
+            parts.append(f"{least}{self.gpus:g} {' or '.join(map(title_of, self.types))}")
         if self.memory_bytes:
             parts.append(format_size(self.memory_bytes))
         each = " + ".join(parts)

@@ -58,6 +58,7 @@ class Launch:
     warm: bool = True  # whether a pre-imported interpreter may be used
     project: str = "default"  # whose it is; not taken from `env`, which users write
     image: str | None = None  # a container image to run in, where the engine has containers
+    tpus: bool = False  # what the placement calls GPUs are TPUs
     options: Mapping[str, Any] = field(default_factory=dict)  # the spec's section for this type of engine
 
 

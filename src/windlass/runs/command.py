@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
+from windlass.core.accelerators import tpu
 from windlass.core.errors import InvalidSpec
 from windlass.core.names import nearest
 from windlass.core.plan import AUTO, InvalidPlan, parse_plan
@@ -99,8 +100,8 @@ def is_self_launching(argv: tuple[str, ...]) -> bool:
 
 
 def workers_per_node(spec: RunSpec, argv: tuple[str, ...], *, gpus: float | None = None) -> int:
-    """One process per GPU, unless the spec says otherwise or a shell line wants to be run just once. `gpus`: how many
-    it was given of a range; None: all."""
+    """One process per GPU, unless the spec says otherwise or a shell line wants to be run just once; one for all TPUs
+    of a node, as their libraries have it. `gpus`: how many it was given of a range; None: all."""
     if spec.roles:
         return sum(role.count for role in spec.roles.values()) // spec.resources.nodes
     if spec.nproc is not None:
@@ -124,11 +125,14 @@ def whole_request(kept: Resources, spec: Mapping[str, Any]) -> Resources:
     """With what a run's spec, as it is stored, says beyond the columns of its row. Those are what servers of the
     version before go by: the first of its types, all GPUs of a range, a whole one instead of a part."""
     asked = spec.get("resources") or {}
-    types = asked.get("gpu_type")
+    tpus = asked.get("tpus", 0)
+    types = asked.get("tpu_type" if tpus else "gpu_type")
+    if tpus:
+        types = [tpu(name) for name in types] if isinstance(types, list | tuple) else tpu(types)
     several = tuple(types) if isinstance(types, list | tuple) else ()
     return replace(
         kept,
-        gpus=asked.get("gpus", kept.gpus),
+        gpus=tpus or asked.get("gpus", kept.gpus),
         gpu_type=several[0] if several else types,
         gpu_types=several,
         least_gpus=asked.get("min_gpus"),

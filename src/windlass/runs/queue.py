@@ -172,6 +172,7 @@ def _project_share(share: Share) -> ProjectShare:
         running=share.running,
         waiting=share.waiting,
         gpus=share.gpus,
+        tpus=share.tpus,
         cpus=share.cpus,
         memory_bytes=share.memory_bytes,
         quota=dict(share.quota),

@@ -307,7 +307,8 @@ def _got(run: RunRecord, attempt: AttemptRecord, gpu_types: Mapping[NodeKey, str
     first = shares[0]
     return Want(
         gpus=len(first.gpu_indices) * first.gpu_part,
-        gpu_type=gpu_types.get((attempt.engine, first.node)) if first.gpu_indices else None,
+        # A node that is gone does not tell any more; whether they are TPUs, the run does.
+        gpu_type=gpu_types.get((attempt.engine, first.node), run.resources.gpu_type) if first.gpu_indices else None,
         cpus=first.cpus,
         memory_bytes=first.memory_bytes,
         nodes=elastic["min_nodes"] if elastic else len(shares),

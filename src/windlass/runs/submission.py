@@ -36,7 +36,8 @@ _FROM_THE_BEGINNING = frozenset(
     ("args", "code", "command", "env", "name", "params", "retry", "script", "secrets", "seed", "tags", "timeout")
 )
 
-_USUAL: Mapping[str, Any] = {"min_gpus": None, "labels": {}, "spot": True}  # of `resources`, younger too
+# Of `resources`, younger too.
+_USUAL: Mapping[str, Any] = {"min_gpus": None, "tpus": 0, "tpu_type": None, "labels": {}, "spot": True}
 
 
 def request_digest(request: SubmitRequest) -> str:

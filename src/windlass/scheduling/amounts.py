@@ -5,26 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from windlass.core.accelerators import title_of
 from windlass.core.quantities import format_size
 from windlass.scheduling.core.types import Want
 
 
 def describe_amount(resource: str, amount: float) -> str:
-    """`16 GPUs`, `8 h100`, `1.0 TB memory`, `20 runs`; resources as quotas and limits name them."""
+    """`16 GPUs`, `8 h100`, `4 TPU v5e`, `1.0 TB memory`, `20 runs`; resources as quotas and limits name them."""
     if resource == "memory":
         return f"{format_size(amount)} memory"
     if resource == "cpu":
         return f"{amount:g} CPU"
-    if resource.startswith("gpu:"):
-        return f"{amount:g} {resource.removeprefix('gpu:')}"
-    word = "GPU" if resource == "gpu" else "run"
+    if ":" in resource:
+        return f"{amount:g} {title_of(resource.removeprefix('gpu:'))}"
+    word = resource.upper() if resource in ("gpu", "tpu") else "run"
     return f"{amount:g} {word}" if amount == 1 else f"{amount:g} {word}s"
 
 
 def describe_each(want: Want) -> str:
     """What it wants of one node: `8 h100`, `4 CPU + 10.0 GB`."""
     if want.gpus:
-        return f"{want.gpus:g} {want.gpu_type or 'GPU'}"
+        return f"{want.gpus:g} {title_of(want.gpu_type)}"
     return f"{want.cpus:g} CPU" + (f" + {format_size(want.memory_bytes)}" if want.memory_bytes else "")
 
 

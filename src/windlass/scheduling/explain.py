@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from windlass.core.accelerators import ANY_TPU, is_tpu, resource_of, serves, title_of
 from windlass.core.quantities import format_roughly, format_size
 from windlass.scheduling.amounts import (
     clock_time,
@@ -187,9 +188,11 @@ class _Account:
         """What it is about, as quotas name it: where one names its type of GPU, that."""
         if not self._want.gpus:
             return "cpu"
-        typed = f"gpu:{self._want.gpu_type}"
+        wanted = self._want.gpu_type
         named = {resource for project in self._outlook.snapshot.projects for resource in project.quota}
-        return typed if self._want.gpu_type and typed in named else "gpu"
+        if wanted and resource_of(wanted) in named:
+            return resource_of(wanted)
+        return "tpu" if is_tpu(wanted) else "gpu"
 
     def _limit(self) -> str:
         found = self._found
@@ -322,7 +325,7 @@ class _Account:
         if not self._want.gpus or (lack.cpus and not lack.gpus):
             return "CPU"
         types = {want.gpu_type for want in self._run.wants}
-        return types.pop() or "GPU" if len(types) == 1 else "GPU"
+        return title_of(types.pop() if len(types) == 1 else ANY_TPU if is_tpu(self._want.gpu_type) else None)
 
     def _limited(self) -> list[str]:
         found = self._found
@@ -353,7 +356,7 @@ class _Account:
 
 
 def _missing_on_one(want: Want, lack: Lack) -> str:
-    kind = want.gpu_type or "GPU"
+    kind = title_of(want.gpu_type)
     if lack.gpus and lack.gpus < want.gpus:
         return f"{lack.gpus} more {kind}" + (" on one node" if lack.suited > 1 else "")
     if lack.gpus or not want.gpus or not (lack.cpus or lack.memory_bytes):
@@ -371,7 +374,7 @@ def _shortage(short: Short, want: Want) -> list[str]:
         free = f"{format_size(short.memory_bytes)} of {format_size(node.memory_bytes)} free"
         found.append(f"{format_size(want.memory_bytes)} memory ({free})")
     if short.gpus < want.gpus:
-        found.append(f"{want.gpus:g} {node.gpu_type or 'GPU'} ({short.gpus} of {node.gpus} free)")
+        found.append(f"{want.gpus:g} {title_of(node.gpu_type)} ({short.gpus} of {node.gpus} free)")
     return found
 
 
@@ -380,7 +383,7 @@ def _would_suit(want: Want, node: NodeState) -> bool:
         want.gpus <= node.gpus
         and want.cpus <= node.cpus
         and want.memory_bytes <= node.memory_bytes
-        and (want.gpu_type is None or not want.gpus or want.gpu_type == node.gpu_type)
+        and (not want.gpus or serves(node.gpu_type, want.gpu_type))
         and (want.engines is None or node.engine in want.engines)
         and want.labels <= node.labels
         and (want.spot_ok or not node.spot)

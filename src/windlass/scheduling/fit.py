@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 
+from windlass.core.accelerators import is_tpu, serves, title_of
 from windlass.core.resources import Node, Resources
 from windlass.scheduling.types import NodeKind
 
@@ -38,15 +39,21 @@ def why_never(wanted: Resources, kinds: Sequence[NodeKind], engines: frozenset[s
     if best >= wanted.nodes:
         return None
     nodes = [kind.node for kind in kinds]
-    largest = max(nodes, key=lambda node: (node.gpus, node.cpus, node.memory_bytes), default=None)
+    has_tpus = bool(wanted.gpus) and is_tpu(wanted.gpu_type)
+    largest = max(
+        nodes,
+        key=lambda node: (is_tpu(node.gpu_type) == has_tpus, node.gpus, node.cpus, node.memory_bytes),
+        default=None,
+    )
     if largest is None:
         return f"engine {' or '.join(sorted(engines))} has no nodes" if engines else "there are no nodes"
     if best:
         return f"asks for {wanted.nodes} nodes of {_one(wanted)}, and only {best} can offer that"
     if apart := _apart(wanted, nodes):
         return apart
-    have = f"{largest.cpus:g} CPU, {_gb(largest.memory_bytes)} memory, {largest.gpus} GPU"
-    if largest.gpu_type:
+    have = f"{largest.cpus:g} CPU, {_gb(largest.memory_bytes)} memory, {largest.gpus} "
+    have += title_of(largest.gpu_type) if is_tpu(largest.gpu_type) else "GPU"
+    if largest.gpu_type and not is_tpu(largest.gpu_type):
         have += f" ({largest.gpu_type})"
     return f"asks for {_one(wanted)} on a node, and the largest node ({largest.name}) has {have}"
 
@@ -57,7 +64,7 @@ def _could_hold(node: Node, wanted: Resources) -> bool:
         wanted.cpus <= node.cpus + _EPSILON
         and wanted.memory_bytes <= node.memory_bytes
         and wanted.gpus <= node.gpus
-        and not (wanted.gpu_type and wanted.gpus and wanted.gpu_type != node.gpu_type)
+        and (not wanted.gpus or serves(node.gpu_type, wanted.gpu_type))
         and wanted.labels <= node.labels
         and (wanted.spot_ok or not node.spot)
     )
@@ -65,6 +72,9 @@ def _could_hold(node: Node, wanted: Resources) -> bool:
 
 def _apart(wanted: Resources, nodes: Sequence[Node]) -> str | None:
     """What no node is, however large."""
+    if wanted.gpus and is_tpu(wanted.gpu_type) and not any(is_tpu(node.gpu_type) for node in nodes):
+        there = ", ".join(sorted({node.engine for node in nodes}))
+        return f"asks for TPUs, and no node that it may go to has any (engines: {there})"
     for label in sorted(wanted.labels):
         if not any(label in node.labels for node in nodes):
             return f"asks for nodes with the label {label}, and none has it"

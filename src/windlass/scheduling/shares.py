@@ -20,6 +20,7 @@ class Share:
     running: int
     waiting: int
     gpus: float
+    tpus: float = 0.0
     cpus: float
     memory_bytes: float
     quota: Mapping[str, float] = field(default_factory=dict)
@@ -64,7 +65,8 @@ def _share(outlook: Outlook, account: Account, waiting: int, due: float) -> Shar
         weight=account.weight,
         running=account.runs,
         waiting=waiting,
-        gpus=account.gpus,
+        gpus=account.holds("gpu"),
+        tpus=account.holds("tpu"),
         cpus=account.cpus,
         memory_bytes=account.memory,
         quota=account.quota,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from windlass.core.accelerators import tpu
 from windlass.core.errors import InvalidInput
 from windlass.db.database import sqlite_url
 from windlass.scheduling.access import EngineAccess
@@ -161,4 +162,5 @@ def _policy(config: ServerConfig) -> Policy:
 
 def _prices(config: ServerConfig) -> PriceBook:
     own = {name.lower(): price for name, price in config.prices.gpu.items()}
+    own |= {tpu(name): price for name, price in config.prices.tpu.items()}
     return PriceBook(cpu_usd=config.prices.cpu, gpu_usd={**DEFAULT_GPU_USD, **own})

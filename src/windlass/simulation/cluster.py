@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from windlass.core.accelerators import is_tpu
 from windlass.core.errors import InvalidConfig
 from windlass.scheduling.core.types import NodeState, Project
 
@@ -71,7 +72,7 @@ class Cluster(BaseModel):
                     cpus=float(_PLENTY),
                     memory_bytes=_PLENTY,
                     gpus=group.gpus,
-                    gpu_type=group.gpu_type,
+                    gpu_type=None if is_tpu(group.gpu_type) else group.gpu_type,  # traces do not tell them apart
                     topology=group.topology,
                     price_per_hour=group.price_per_hour,
                 )

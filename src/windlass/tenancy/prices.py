@@ -20,6 +20,10 @@ DEFAULT_GPU_USD: Mapping[str, float] = {
     "mi300x": 3.50,
     "rtx4090": 0.50,
     "t4": 0.35,
+    "tpu:v4": 3.22,
+    "tpu:v5e": 1.20,
+    "tpu:v5p": 4.20,
+    "tpu:v6e": 2.70,
     "v100": 2.48,
 }
 UNKNOWN_GPU_USD = 2.00

@@ -48,7 +48,7 @@ class NodeView(Wire):
     memory_used_bytes: int
     gpus: int
     gpus_used: int
-    gpu_type: str | None
+    gpu_type: str | None = Field(description="`tpu:v5e` and the like: its accelerators are TPUs")
     topology: list[str] = Field(default_factory=list, description="from the widest to the nearest: zone, rack, switch")
     labels: list[str] = Field(default_factory=list, description="`key=value`")
     price_per_hour: float = Field(0.0, description="dollars; 0: not known")

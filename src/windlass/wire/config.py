@@ -130,6 +130,9 @@ class PricesSection(StrictModel):
     gpu: dict[str, Price] = Field(
         default_factory=dict, description="of one GPU by type, e.g. {h100: 2.1}; adds to known ones"
     )
+    tpu: dict[str, Price] = Field(
+        default_factory=dict, description="of one TPU chip by type, e.g. {v5e: 1.2}; adds to known ones"
+    )
 
 
 class ControllerSection(StrictModel):

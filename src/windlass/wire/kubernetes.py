@@ -125,8 +125,12 @@ class KubernetesConfig(StrictModel):
     mode: Mode = Field(Mode.PODS, description="one pod per node, or a Job or JobSet where the cluster has them")
     queueing: Queueing | None = Field(None, description="a queue system that admits pods")
     node_selector: dict[Key, Value] = Field(default_factory=dict, description="labels of the nodes it may use")
-    gpu_resource: Key = Field("nvidia.com/gpu", description="what a GPU (or TPU: google.com/tpu) is called")
+    gpu_resource: Key = Field("nvidia.com/gpu", description="what a GPU is called")
     gpu_type_label: Key = Field("nvidia.com/gpu.product", description="the node label that names the type of GPU")
+    tpu_resource: Key = Field("google.com/tpu", description="what a TPU is called, on nodes without GPUs")
+    tpu_type_label: Key = Field(
+        "cloud.google.com/gke-tpu-accelerator", description="the node label that names the type of TPU"
+    )
     topology_labels: tuple[Key, ...] = Field(
         ("topology.kubernetes.io/zone",),
         description="node labels that say where a node stands, from the widest to the nearest: zone, rack, switch",

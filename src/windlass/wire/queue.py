@@ -22,7 +22,8 @@ class QueueEntry(Wire):
 
 
 class ProjectShare(Wire):
-    """What a project and those below it have. Shares are of the cluster: the largest of those of GPUs, CPUs, memory."""
+    """What a project and those below it have. Shares are of the cluster: the largest of those of GPUs (TPUs with
+    them), CPUs, memory."""
 
     name: str
     parent: str | None = None
@@ -30,6 +31,7 @@ class ProjectShare(Wire):
     running: int
     waiting: int
     gpus: float
+    tpus: float = 0.0
     cpus: float
     memory_bytes: float
     quota: dict[str, float] = Field(default_factory=dict, description="guaranteed")

@@ -56,6 +56,10 @@ class ResourcesSpec(StrictModel):
     gpu_type: Annotated[tuple[Name, ...], BeforeValidator(_types), WithJsonSchema(_ONE_OR_SEVERAL)] = Field(
         (), max_length=100, description="for example h100, or a list in order of preference; default any"
     )
+    tpus: int = Field(0, ge=0, le=1_000, description="TPU chips per node, instead of GPUs")
+    tpu_type: Annotated[tuple[Name, ...], BeforeValidator(_types), WithJsonSchema(_ONE_OR_SEVERAL)] = Field(
+        (), max_length=100, description="for example v5e, or a list in order of preference; default any"
+    )
     labels: dict[Label, Annotated[Label, BeforeValidator(_text)]] = Field(
         default_factory=dict, max_length=100, description="that its nodes must have, e.g. {zone: eu-1a}"
     )
@@ -81,13 +85,17 @@ class ResourcesSpec(StrictModel):
             raise problem_at(("gpus",), f"a part of a GPU ({self.gpus:g}) is for runs on one node, not {self.nodes}")
         if self.min_gpus is not None and self.min_gpus > self.gpus:
             raise problem_at(("min_gpus",), f"is {self.min_gpus}, more than `gpus`, {self.gpus:g}")
+        if self.tpus and self.gpus:
+            raise problem_at(("tpus",), f"a node has GPUs or TPUs, not {self.gpus:g} and {self.tpus}: ask for one kind")
+        if self.tpu_type and not self.tpus:
+            raise problem_at(("tpu_type",), f"is {', '.join(self.tpu_type)}, and no `tpus` are asked for: say how many")
         return self
 
     @field_serializer("gpus")
     def _plain_number(self, gpus: float) -> int | float:
         return int(gpus) if gpus == int(gpus) else gpus
 
-    @field_serializer("gpu_type")
+    @field_serializer("gpu_type", "tpu_type")
     def _plain_name(self, types: tuple[str, ...]) -> str | list[str] | None:
         """A list only where there are several: that is what servers of the version before know."""
         return list(types) if len(types) > 1 else types[0] if types else None

@@ -16,8 +16,8 @@ from windlass.wire.strict import StrictModel
 Seconds = Annotated[float, BeforeValidator(parse_duration)]
 Amount = Annotated[float, Field(ge=0, le=2**60, allow_inf_nan=False)]
 EngineName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,31}$")]
-_RESOURCE = re.compile(r"^(gpu|cpu|memory|gpu:[A-Za-z0-9][A-Za-z0-9._-]{0,62})$")
-_KNOWN = "gpu, gpu:TYPE (such as gpu:h100), cpu, memory"
+_RESOURCE = re.compile(r"^(gpu|tpu|cpu|memory|[gt]pu:[A-Za-z0-9][A-Za-z0-9._-]{0,62})$")
+_KNOWN = "gpu, gpu:TYPE (such as gpu:h100), tpu, tpu:TYPE (such as tpu:v5e), cpu, memory"
 
 
 def _in_bytes(amounts: Any) -> Any:
@@ -113,9 +113,9 @@ def _line_of(name: str, projects: Mapping[str, ProjectSection]) -> Iterator[str]
 
 
 def _check_quota(name: str, quota: Mapping[str, float], owner: str, resource: str, most: float) -> None:
-    """A limit of GPUs holds for those of each type too."""
+    """A limit of GPUs holds for those of each type too, and one of TPUs for theirs."""
     for guaranteed, amount in quota.items():
-        is_under = guaranteed == resource or (resource == "gpu" and guaranteed.startswith("gpu:"))
+        is_under = guaranteed == resource or (resource in ("gpu", "tpu") and guaranteed.startswith(f"{resource}:"))
         if is_under and amount > most:
             whose = "its own limit" if owner == name else f"the limit of {owner}"
             raise problem_at(

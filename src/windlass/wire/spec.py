@@ -27,7 +27,6 @@ from windlass.wire.strict import StrictModel
 # Keys of capabilities that this version does not have. Refused by name: accepting them would be a promise.
 NOT_YET = {
     "": {"data", "max_cost"},
-    "resources": {"tpus"},
 }
 ENV_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 

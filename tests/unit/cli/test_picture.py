@@ -29,7 +29,13 @@ def run(
 
 
 def node(
-    name: str, *runs: NodeRun, gpus: int = 8, cpus: float = 64, engine: str = "hpc", topology: Sequence[str] = ()
+    name: str,
+    *runs: NodeRun,
+    gpus: int = 8,
+    cpus: float = 64,
+    engine: str = "hpc",
+    topology: Sequence[str] = (),
+    gpu_type: str = "h100",
 ) -> NodeView:
     return NodeView(
         engine=engine,
@@ -40,7 +46,7 @@ def node(
         memory_used_bytes=sum(run.memory_bytes for run in runs),
         gpus=gpus,
         gpus_used=len({gpu for run in runs for gpu in run.gpus}),
-        gpu_type="h100" if gpus else None,
+        gpu_type=gpu_type if gpus else None,
         topology=list(topology),
         runs=list(runs),
         seen_at=NOW,
@@ -86,6 +92,16 @@ def test_a_block_per_gpu_and_a_letter_per_run() -> None:
 
 def test_nodes_that_can_be_taken_away_are_marked() -> None:
     assert draw(view(node("n1").model_copy(update={"spot": True})))[1].endswith("/512 GB  spot")
+
+
+def test_tpus_are_called_so() -> None:
+    there = view(node("t1", run("r-big", range(4)), gpus=4, gpu_type="tpu:v5e"), node("t2", gpus=4, gpu_type="tpu:"))
+    lines = draw(there)
+    assert lines[0].startswith("hpc  2 nodes, 0 of 4 TPU, 4 of 4 TPU v5e,")
+    assert lines[1].split()[2:5] == ["4/4", "TPU", "v5e"]
+    assert "4 TPU" in lines[-1]
+    many = [node(f"t{number}", gpus=4, gpu_type="tpu:v5e") for number in range(100)]
+    assert any("TPU free" in line for line in draw(view(*many)))
 
 
 def test_parts_of_gpus() -> None:

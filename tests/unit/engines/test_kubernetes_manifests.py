@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,28 @@ from windlass.core.resources import NodeShare, Placement
 from windlass.engines.contract import Launch
 from windlass.engines.kubernetes import manifests, names
 from windlass.engines.kubernetes.jobs import render_job, render_jobset
+from windlass.engines.kubernetes.nodes import parse_node
 from windlass.engines.kubernetes.options import decide_options
+from windlass.engines.kubernetes.tpus import decide_tpu_options
 from windlass.wire.kubernetes import KubernetesConfig
 
 GOLDEN = Path(__file__).with_name("golden") / "kubernetes"
 POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "wl-r-bcdfghjkmn-2-0", "uid": "5678"}}
 OWNER = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "wl-r-bcdfghjkmn-2", "uid": "1234"}}
+TPU_LABELS = {
+    "cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice",
+    "cloud.google.com/gke-tpu-topology": "2x4",
+}
+TPU_HOSTS = [
+    parse_node(
+        {
+            "metadata": {"name": name, "labels": TPU_LABELS},
+            "spec": {"taints": [{"key": "google.com/tpu", "value": "present", "effect": "NoSchedule"}]},
+            "status": {"allocatable": {"cpu": "24", "google.com/tpu": "4"}},
+        }
+    )
+    for name in ("n1", "n2")
+]
 RICH: dict[str, Any] = {
     "node_selector": {"pool": "a100"},
     "tolerations": [{"key": "gpu", "effect": "NoSchedule"}, {"key": "spot", "value": "yes"}],
@@ -94,6 +111,10 @@ def render(name: str) -> list[dict[str, Any]]:
     if name == "kueue_pod":
         at = site(queueing="kueue")
         return [manifests.render_pod(rich, 0, at, decide_options(at.config, {"queue": "research"}), OWNER)]
+    if name == "tpu_pods":
+        gang = launch(tpus=True)
+        options = decide_tpu_options(decide_options(site().config, {}), site().config, TPU_HOSTS)
+        return [manifests.render_pod(gang, rank, site(), options, OWNER) for rank in range(2)]
     if name == "volcano":
         at = site(queueing="volcano")
         options = decide_options(at.config, {"queue": "research"})
@@ -108,7 +129,7 @@ def render(name: str) -> list[dict[str, Any]]:
     ]
 
 
-CASES = ["pods", "one_pod", "rich_pod", "kueue_pod", "volcano", "indexed_job", "jobset"]
+CASES = ["pods", "one_pod", "rich_pod", "kueue_pod", "tpu_pods", "volcano", "indexed_job", "jobset"]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -131,6 +152,23 @@ def test_nothing_secret_is_in_a_pod() -> None:
     pods = [manifest for manifest in render("pods") if manifest["kind"] == "Pod"]
     assert "hush" not in repr(pods)
     assert "t0" not in repr(pods)
+
+
+def test_a_pod_on_tpus_says_what_the_cluster_wants_to_hear() -> None:
+    config = site().config
+    plain = decide_options(config, {})
+    found = decide_tpu_options(plain, config, TPU_HOSTS)
+    assert found.node_selector == TPU_LABELS
+    assert [(each.key, each.effect) for each in found.tolerations] == [("google.com/tpu", "NoSchedule")]
+    assert decide_tpu_options(found, config, TPU_HOSTS) == found
+    # One that says otherwise itself, hosts that differ, hosts without TPUs, hosts that nobody knows of.
+    own = decide_options(config, {"node_selector": {"cloud.google.com/gke-tpu-topology": "4x4"}})
+    assert decide_tpu_options(own, config, TPU_HOSTS).node_selector == {**TPU_LABELS, **own.node_selector}
+    other = replace(TPU_HOSTS[0], labels={**TPU_LABELS, "cloud.google.com/gke-tpu-topology": "2x2"})
+    mixed = decide_tpu_options(plain, config, [TPU_HOSTS[1], other])
+    assert list(mixed.node_selector) == ["cloud.google.com/gke-tpu-accelerator"]
+    assert decide_tpu_options(plain, config, [replace(TPU_HOSTS[0], allocatable={"cpu": "4"})]) == plain
+    assert decide_tpu_options(plain, config, []) == plain
 
 
 @pytest.mark.parametrize("name", ["pods", "one_pod", "rich_pod", "indexed_job"])

@@ -152,6 +152,8 @@ def test_launchers_are_recognised(argv: tuple[str, ...], launches: bool) -> None
         ({"command": "python x.py", "resources": {"gpus": 4}, "nproc": 2}, 2),
         ({"command": "echo a | cat", "resources": {"gpus": 4}}, 1),
         ({"command": "echo a | cat", "nproc": 3}, 3),
+        ({"command": "python x.py", "resources": {"tpus": 4}}, 1),
+        ({"command": "python x.py", "resources": {"tpus": 4}, "nproc": 4}, 4),
         ({"command": "cd x && torchrun t.py", "resources": {"gpus": 8}}, 8),
     ],
 )
@@ -236,6 +238,18 @@ def test_what_a_run_asks_for_is_the_same_from_its_spec_and_from_its_record() -> 
     kept = Resources(cpus=8, memory_bytes=10**9, gpus=8, gpu_type="h100")
     assert whole_request(kept, stored_spec(spec)) == whole
     assert whole_request(kept, {"resources": {"gpus": 8, "gpu_type": "h100"}}) == kept
+
+
+@pytest.mark.parametrize(
+    ("written", "types"),
+    [(None, ("tpu:",)), ("tpu-v5-lite-podslice", ("tpu:v5e",)), (["v5p", "v5e"], ("tpu:v5p", "tpu:v5e"))],
+)
+def test_tpus_are_in_the_place_of_gpus(written: Any, types: tuple[str, ...]) -> None:
+    spec = parse_spec({"command": "x", "resources": {"tpus": 4, "tpu_type": written}})
+    whole = resolve_resources(spec, 1, [])
+    assert (whole.gpus, whole.gpu_type, whole.types) == (4, types[0], types)
+    kept = Resources(gpus=4, gpu_type=types[0])
+    assert whole_request(kept, stored_spec(spec)) == whole
 
 
 def test_a_plan_that_fits_or_is_chosen_later_is_let_through() -> None:

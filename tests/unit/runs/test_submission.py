@@ -34,6 +34,7 @@ def test_what_is_kept_is_read_as_what_was_given() -> None:
         RunSpec(script="train.py", hang="15m"),
         RunSpec(script="train.py", checkpoint={"every": "10m"}, roles={}, retry=None),
         RunSpec(script="train.py", preemptible=False, deadline="2036-11-20", resources={"gpus": 0.5, "spot": False}),
+        RunSpec(script="x", resources={"tpus": 4, "tpu_type": ["v5e", "v4"]}),
         RunSpec(script="x", resources={"gpus": "4..8", "gpu_type": ["h100", "a100"], "labels": {"zone": "a"}}),
     ):
         assert RunSpec.model_validate(stored_spec(spec)) == spec
@@ -100,6 +101,7 @@ def test_a_deadline_that_has_passed_is_refused() -> None:
         ({"gpus": "9..12"}, "asks for 12 CPU + 9 to 12 GPU on a node"),
         ({"gpus": 1, "gpu_type": ["h100", "h200"]}, "asks for 1 CPU + 1 h100 or h200 on a node"),
         ({"gpus": 1, "nodes": 3, "gpu_type": ["h100", "a100"]}, "and only 2 can offer that"),
+        ({"tpus": 4}, "asks for TPUs, and no node that it may go to has any"),
         ({"labels": {"zone": "b"}}, "asks for nodes with the label zone=b, and none has it"),
     ],
 )

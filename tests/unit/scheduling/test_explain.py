@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given, settings
@@ -138,6 +139,23 @@ def test_a_gang_is_told_how_many_nodes_are_missing_and_which_are_kept() -> None:
     assert found.summary == "waits for 1 more node of 8 h100: big (r-1) has run for 5 min"
     assert found.details[0] == "2 nodes are kept for it from about 03:51 UTC: c, a"
     assert short(there) == "next in line for 2 nodes of 8 h100"
+
+
+def test_tpus_are_called_by_their_name() -> None:
+    def tpus(amount: float) -> Want:
+        return want(gpus=amount, gpu_type="tpu:v5e")
+
+    there = snapshot(
+        [waiting("w", tpus(4))],
+        [node("t", gpus=4, gpu_type="tpu:v5e"), *h100s("a")],
+        running=[running("r-1", share("t", gpus=2), wants=tpus(2), started_at=NOW - 300, project="q")],
+        projects=[Project(name="p", limit={"tpu": 3})],
+    )
+    assert explain(there).summary == "waits: with 4 TPU v5e more project p would pass its limit of 3 TPUs"
+    there = replace(there, projects=())
+    told = "waits for 2 more TPU v5e: project q holds 2 TPUs, its run big (r-1) has run for 5 min"
+    assert explain(there).summary == told
+    assert short(there) == "next in line for 4 TPU v5e"
 
 
 def test_several_have_to_end() -> None:

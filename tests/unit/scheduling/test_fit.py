@@ -36,13 +36,29 @@ def test_what_can_never_fit_is_told_with_what_there_is() -> None:
     )
 
 
+def test_tpus_are_had_where_there_are_some() -> None:
+    wanted = Resources(gpus=4, gpu_type="tpu:v5e")
+    gpus = node("g", engine="hpc", gpus=8, gpu_type="h100")
+    assert why_never(wanted, kinds_of([gpus])) == (
+        "asks for TPUs, and no node that it may go to has any (engines: hpc)"
+    )
+    assert why_never(wanted, kinds_of([gpus, node("t", gpus=4, gpu_type="tpu:v4")])) == (
+        "asks for 1 CPU + 4 TPU v5e on a node, and the largest node (t) has 8 CPU, 64.0 GB memory, 4 TPU v4"
+    )
+    assert why_never(wanted, kinds_of([node("t", gpus=4, gpu_type="tpu:v5e")])) is None
+    assert why_never(replace(wanted, gpu_type="tpu:"), kinds_of([node("t", gpus=4, gpu_type="tpu:v4")])) is None
+    assert why_never(Resources(gpus=4), kinds_of([node("t", gpus=4, gpu_type="tpu:v5e")])) == (
+        "asks for 1 CPU + 4 GPU on a node, and the largest node (t) has 8 CPU, 64.0 GB memory, 4 TPU v5e"
+    )
+
+
 requests = st.builds(
     Resources,
     nodes=st.integers(1, 3),
     cpus=st.sampled_from([0.1, 0.5, 1.0, 2.0, 3.5, 8.0]),
     memory_bytes=st.sampled_from([0, GB, 30 * GB, 64 * GB]),
     gpus=st.integers(0, 4),
-    gpu_type=st.sampled_from([None, "h100", "l4"]),
+    gpu_type=st.sampled_from([None, "h100", "l4", "tpu:", "tpu:v5e"]),
 )
 clusters = st.lists(
     st.builds(
@@ -52,7 +68,7 @@ clusters = st.lists(
         cpus=st.sampled_from([0.5, 4.0, 8.0]),
         memory_bytes=st.sampled_from([GB, 64 * GB]),
         gpus=st.integers(0, 4),
-        gpu_type=st.sampled_from([None, "h100", "l4"]),
+        gpu_type=st.sampled_from([None, "h100", "l4", "tpu:", "tpu:v5e"]),
     ),
     max_size=6,
     unique_by=lambda n: (n.engine, n.name),

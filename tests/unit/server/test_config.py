@@ -124,6 +124,7 @@ EXAMPLES: dict[str, Any] = {
     "scheduling.max_queued_per_user": 3,
     "prices.cpu": 0.5,
     "prices.gpu": {"h100": 2.1},
+    "prices.tpu": {"v5e": 1.1},
     "controller.shards": 4,
     "controller.lease": 9.0,
 }

@@ -44,6 +44,16 @@ def test_types_of_gpus_are_in_order_of_preference(written: Any, types: tuple[str
     assert parse_spec(dumped) == spec
 
 
+@pytest.mark.parametrize(
+    ("written", "kept"), [(None, None), ("v5e", "v5e"), (["v5p", "v5e"], ["v5p", "v5e"]), (["v4"], "v4")]
+)
+def test_tpus_are_asked_for_like_gpus(written: Any, kept: Any) -> None:
+    spec = spec_of({"tpus": 4, "tpu_type": written})
+    dumped = spec.model_dump(mode="json")
+    assert (dumped["resources"]["tpus"], dumped["resources"]["tpu_type"], spec.resources.gpus) == (4, kept, 0)
+    assert parse_spec(dumped) == spec
+
+
 def test_labels_are_text_whatever_yaml_makes_of_them() -> None:
     labels = yaml.safe_load("{zone: eu-1a, generation: 3, nvlink: yes}")
     assert spec_of({"labels": labels}).resources.labels == {"zone": "eu-1a", "generation": "3", "nvlink": "true"}
@@ -60,6 +70,10 @@ def test_labels_are_text_whatever_yaml_makes_of_them() -> None:
         ({"gpu_type": ["h100", "h100"]}, "`resources.gpu_type`: names h100 twice"),
         ({"gpu_type": "h 100"}, "`resources.gpu_type`: write letters, digits and . _ - only"),
         ({"gpu_type": ["h 100"]}, "`resources.gpu_type.0`: write letters, digits and . _ - only"),
+        ({"gpus": 8, "tpus": 4}, "`resources.tpus`: a node has GPUs or TPUs, not 8 and 4: ask for one kind"),
+        ({"tpu_type": "v5e"}, "`resources.tpu_type`: is v5e, and no `tpus` are asked for: say how many"),
+        ({"tpus": 0.5}, "`resources.tpus`: input should be a valid integer"),
+        ({"tpus": 4, "tpu_type": ["v4", "v4"]}, "`resources.tpu_type`: names v4 twice"),
         ({"spot": "maybe"}, "`resources.spot`: input should be a valid boolean"),
     ],
 )

@@ -30,6 +30,7 @@ from windlass.engines.kubernetes.nodes import NodeState, decide_inventory, parse
 from windlass.engines.kubernetes.objects import AttemptObjects
 from windlass.engines.kubernetes.options import decide_options
 from windlass.engines.kubernetes.pods import PodState, parse_pod
+from windlass.engines.kubernetes.tpus import decide_tpu_options
 from windlass.engines.kubernetes.watching import Watched
 from windlass.engines.remote.bootstrap import render_bootstrap
 from windlass.engines.remote.observing import Life, NodeLife, decide_observation
@@ -110,6 +111,8 @@ class KubernetesEngine:
             tolerated=[toleration.key for toleration in config.defaults.tolerations if toleration.key],
             gpu_resource=config.gpu_resource,
             gpu_type_label=config.gpu_type_label,
+            tpu_resource=config.tpu_resource,
+            tpu_type_label=config.tpu_type_label,
             topology_labels=config.topology_labels,
             prices=config.node_prices,
         )
@@ -118,7 +121,9 @@ class KubernetesEngine:
         reports = self._book.load([launch.attempt_id]).get(launch.attempt_id)
         if reports is not None and any(report.outcome is not None for report in reports):
             return  # over, or about to be
-        options = decide_options(self._config, launch.options)
+        targets = {share.node for share in launch.placement.shares}
+        machines = [machine for machine in self._machines.snapshot().values() if machine.name in targets]
+        options = decide_tpu_options(decide_options(self._config, launch.options), self._config, machines)
         if launch.image is None and self._config.image is None:
             raise LaunchFailed(
                 f"the run names no container image, and engine '{self.name}' has none for such runs",

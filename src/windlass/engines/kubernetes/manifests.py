@@ -11,6 +11,7 @@ from windlass.core.resources import NodeShare
 from windlass.engines.contract import Launch
 from windlass.engines.kubernetes import names
 from windlass.engines.kubernetes.api import Json
+from windlass.engines.kubernetes.tpus import render_tpu_workers
 from windlass.wire.kubernetes import KubernetesConfig, KubernetesOptions, Queueing, Toleration, Volume
 
 HOME = "/windlass"  # the node's folder: plan, logs, code
@@ -100,6 +101,9 @@ def render_pod(launch: Launch, rank: int, site: Site, options: KubernetesOptions
             },
         },
     ]
+    if launch.tpus and len(launch.placement.shares) > 1:
+        workers = render_tpu_workers(launch.placement, launch.attempt_id, rank)
+        env += [{"name": key, "value": value} for key, value in workers.items()]
     spec = render_pod_spec(launch, share, site, options, env=env)
     spec["hostname"] = name
     spec["subdomain"] = names.attempt_name(launch.attempt_id)
@@ -214,7 +218,7 @@ def _container(launch: Launch, share: NodeShare, site: Site, options: Kubernetes
             # A user id that the image does not know has no home of its own.
             {"name": "HOME", "value": HOME},
         ],
-        "resources": _resources(share, config),
+        "resources": _resources(share, config.tpu_resource if launch.tpus else config.gpu_resource),
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "capabilities": {"drop": ["ALL"]},
@@ -234,7 +238,7 @@ def _container(launch: Launch, share: NodeShare, site: Site, options: Kubernetes
     return container
 
 
-def _resources(share: NodeShare, config: KubernetesConfig) -> Json:
+def _resources(share: NodeShare, accelerator: str) -> Json:
     """Requests are limits: what one attempt gets, no other can use."""
     amounts: dict[str, str] = {}
     if share.cpus:
@@ -242,7 +246,7 @@ def _resources(share: NodeShare, config: KubernetesConfig) -> Json:
     if share.memory_bytes:
         amounts["memory"] = str(share.memory_bytes)
     if share.gpu_indices:
-        amounts[config.gpu_resource] = str(len(share.gpu_indices))
+        amounts[accelerator] = str(len(share.gpu_indices))
     return {"requests": dict(amounts), "limits": dict(amounts)}
 
 

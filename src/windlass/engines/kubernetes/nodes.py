@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from windlass.core.accelerators import tpu
 from windlass.core.resources import Node
 from windlass.engines.attributes import is_spot, labels_of, topology_of
 from windlass.engines.kubernetes.api import Json
@@ -37,6 +38,8 @@ _LEAVING: Mapping[str, float | None] = {
 }
 _KEEPING_OUT = ("NoSchedule", "NoExecute")
 _INSTANCE_TYPE = "node.kubernetes.io/instance-type"
+# The hosts of a slice of TPUs, which are wired to each other, are a pool of their own.
+SLICE_LABEL = "cloud.google.com/gke-nodepool"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,17 +126,19 @@ def decide_inventory(
     tolerated: Iterable[str],
     gpu_resource: str,
     gpu_type_label: str,
+    tpu_resource: str = "google.com/tpu",
+    tpu_type_label: str = "cloud.google.com/gke-tpu-accelerator",
     topology_labels: Sequence[str] = (),
     prices: Mapping[str, float] | None = None,
 ) -> list[Node]:
     """What attempts can have: of nodes that take pods, what others have not asked for. `tolerated` are keys of taints
-    that the engine's pods do not mind; `prices` are of a whole node, by its type of instance."""
+    that the engine's pods do not mind, beside that of TPUs; `prices` are of a whole node, by its type of instance."""
     held: dict[str, dict[str, Decimal]] = {}
     for pod in foreign:
         on_node = held.setdefault(pod.node, {})
         for name, amount in pod.requests.items():
             on_node[name] = on_node.get(name, Decimal(0)) + amount
-    minded = set(tolerated)
+    minded = {*tolerated, tpu_resource}
     offered = []
     for node in sorted(nodes, key=lambda node: node.name):
         if not takes_pods(node, minded) or any(node.labels.get(key) != value for key, value in selector.items()):
@@ -142,7 +147,10 @@ def decide_inventory(
             name: max(Decimal(0), parse_quantity(amount) - held.get(node.name, {}).get(name, Decimal(0)))
             for name, amount in node.allocatable.items()
         }
-        gpus = int(free.get(gpu_resource, 0))
+        has_tpus = gpu_resource not in node.allocatable and tpu_resource in node.allocatable
+        gpus = int(free.get(tpu_resource if has_tpus else gpu_resource, 0))
+        gpu_type = tpu(node.labels.get(tpu_type_label)) if has_tpus else node.labels.get(gpu_type_label)
+        places = (*topology_labels, SLICE_LABEL) if has_tpus else topology_labels
         offered.append(
             Node(
                 engine=engine,
@@ -150,9 +158,9 @@ def decide_inventory(
                 cpus=float(free.get("cpu", 0)),
                 memory_bytes=int(free.get("memory", 0)),
                 gpus=gpus,
-                gpu_type=node.labels.get(gpu_type_label) if gpus else None,
+                gpu_type=gpu_type if gpus else None,
                 labels=labels_of(node.labels),
-                topology=topology_of(node.labels, topology_labels),
+                topology=topology_of(node.labels, places),
                 price_per_hour=(prices or {}).get(node.labels.get(_INSTANCE_TYPE, ""), 0.0),
                 spot=is_spot(node.labels),
             )

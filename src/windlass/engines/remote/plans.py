@@ -50,7 +50,7 @@ def render_remote_plans(launch: Launch, *, inherit_path: bool = False) -> list[d
             **common,
             "node_rank": rank,
             "node_name": share.node,
-            "gpus": len(share.gpu_indices),
+            "gpus": 0 if launch.tpus else len(share.gpu_indices),
             "memory_limit_bytes": share.memory_bytes or None,
         }
         for rank, share in enumerate(shares)

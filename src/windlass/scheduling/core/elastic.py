@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from windlass.core.accelerators import resource_of
 from windlass.core.resources import NodeShare, Placement
 from windlass.scheduling.core.shapes import Form, Shape
 from windlass.scheduling.core.table import Table
@@ -38,7 +39,7 @@ class _Growing:
         if len(self.places) >= self.form.most or self.form.part:
             return False
         account = table.accounts.of(self.project)
-        types = [f"gpu:{table.pool.kinds[kind].gpu_type}" for kind in self.kinds]
+        types = [resource_of(table.pool.kinds[kind].gpu_type) for kind in self.kinds]
         if table.exceeds(account, self.user, self.form.want, 1, runs=0, types=types):
             return False
         fitting = [place for place in table.pool.fitting(self.form, self.kinds) if place not in self.places]

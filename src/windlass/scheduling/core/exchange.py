@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from windlass.scheduling.core.fairness import Account, needs
+from windlass.scheduling.core.fairness import Account, names_types, needs
 from windlass.scheduling.core.preempt import Claim
 from windlass.scheduling.core.search import Victim
 from windlass.scheduling.core.shapes import Form, Shape
@@ -68,7 +68,7 @@ def _holds(table: Table, run: Running, resource: str) -> float:
     if resource == "runs":
         return 1.0
     types = table.types_of(run)
-    if types is not None and resource.startswith("gpu:"):
+    if types is not None and names_types((resource,)):
         return types.get(resource, 0.0)
     return needs(run.want, resource, len(run.placement.shares))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping
 
+from windlass.core.accelerators import is_tpu, resource_of
 from windlass.scheduling.core.types import NodeState, Project, Want
 
 Amount = tuple[float, float, float]  # GPUs, CPUs, bytes
@@ -58,6 +59,7 @@ class Account:
         "pull",
         "quota",
         "runs",
+        "tpus",
         "used",
         "weight",
     )
@@ -72,12 +74,15 @@ class Account:
         self.limit: Mapping[str, float] = project.limit if project is not None else {}
         self.used = used
         self.gpus = self.cpus = self.memory = 0.0
+        self.tpus = 0.0  # among the GPUs: an accelerator is one, whoever made it
         self.runs = 0
         self.by_type: dict[str, float] = {}
 
     def holds(self, resource: str) -> float:
         if resource == "gpu":
-            return self.gpus
+            return self.gpus - self.tpus
+        if resource == "tpu":
+            return self.tpus
         if resource == "cpu":
             return self.cpus
         if resource == "memory":
@@ -159,12 +164,14 @@ class Accounts:
     def charge(
         self, account: Account, want: Want, nodes: int, runs: int = 1, types: Mapping[str, float] | None = None
     ) -> None:
-        """`types`: its GPUs by `gpu:TYPE`, of the nodes that it has; None: they are of the type that it names."""
+        """`types`: its GPUs as `gpu:h100`, of the nodes that it has; None: they are of the type that it names."""
         gpus, cpus, memory = want.gpus * nodes, want.cpus * nodes, want.memory_bytes * nodes
         if types is None:
-            types = {f"gpu:{want.gpu_type}": gpus} if want.gpu_type and gpus else _NO_TYPES
+            types = {resource_of(want.gpu_type): gpus} if want.gpu_type and gpus else _NO_TYPES
+        tpus = gpus if is_tpu(want.gpu_type) else 0.0
         for each in account.path:
             each.gpus += gpus
+            each.tpus += tpus
             each.cpus += cpus
             each.memory += memory
             each.runs += runs
@@ -172,20 +179,21 @@ class Accounts:
                 each.by_type[resource] = each.by_type.get(resource, 0.0) + of_type
 
 
-def names_types(amounts: Mapping[str, float]) -> bool:
-    return any(resource.startswith("gpu:") for resource in amounts)
+def names_types(amounts: Iterable[str]) -> bool:
+    """Whether one of these resources is of a type, as `gpu:h100` is."""
+    return any(resource.startswith(("gpu:", "tpu:")) for resource in amounts)
 
 
 def needs(want: Want, resource: str, nodes: int, types: Collection[str] | None = None) -> float:
-    """`types`: of which `gpu:TYPE` its GPUs could come to be, each of them all; None: of the one that it names."""
-    if resource == "gpu":
-        return want.gpus * nodes
+    """`types`: what its GPUs could come to be, as `gpu:h100`, each of them all; None: of the one that it names."""
+    if resource in ("gpu", "tpu"):
+        return want.gpus * nodes if is_tpu(want.gpu_type) == (resource == "tpu") else 0.0
     if resource == "cpu":
         return want.cpus * nodes
     if resource == "memory":
         return want.memory_bytes * nodes
     if types is None:
-        return want.gpus * nodes if want.gpu_type is not None and resource == f"gpu:{want.gpu_type}" else 0.0
+        return want.gpus * nodes if want.gpu_type is not None and resource == resource_of(want.gpu_type) else 0.0
     return want.gpus * nodes if resource in types else 0.0
 
 

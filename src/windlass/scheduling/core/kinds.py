@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from windlass.core.accelerators import serves
 from windlass.scheduling.core.shapes import Form
 from windlass.scheduling.core.types import Health, NodeState
 
@@ -26,7 +27,7 @@ class Kind:
         return (
             form.gpus <= self.gpus
             and (want.engines is None or self.engine in want.engines)
-            and (want.gpu_type is None or not want.gpus or want.gpu_type == self.gpu_type)
+            and (not want.gpus or serves(self.gpu_type, want.gpu_type))
             and (want.spot_ok or not self.spot)
             and want.labels <= self.labels
         )

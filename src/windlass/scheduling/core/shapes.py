@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from windlass.core.accelerators import resource_of
 from windlass.scheduling.core.types import Health, Want
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ class Form:
         self.nodes = want.nodes
         self.most = max(want.nodes, want.most)
         self.groups: list[list[int]] = []  # of kinds; a gang stays within one of them, the first that has room
-        self.types: frozenset[str] = frozenset()  # `gpu:TYPE` of all that it could get
+        self.types: frozenset[str] = frozenset()  # of all that it could get, as `gpu:h100`
 
 
 class Shape:
@@ -69,7 +70,7 @@ def _forms(want: Want, pool: Pool, sound_only: bool, by_type: bool) -> list[Form
             found.append(whole)  # a gang of several types
     for form in found:
         form.types = frozenset(
-            f"gpu:{kinds[at].gpu_type}" for group in form.groups for at in group if kinds[at].gpu_type
+            resource_of(kinds[at].gpu_type) for group in form.groups for at in group if kinds[at].gpu_type
         )
     return [form for form in found if form.groups]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 
+from windlass.core.accelerators import resource_of
 from windlass.core.resources import Placement
 from windlass.scheduling.core.fairness import Account, Accounts, exceeded, is_covered, is_within, names_types
 from windlass.scheduling.core.pool import Pool
@@ -26,7 +27,8 @@ def _by_type(types: Iterable[str | None], want: Want) -> dict[str, float]:
     found: dict[str, float] = {}
     for gpu_type in types if want.gpus else ():
         if gpu_type:
-            found[f"gpu:{gpu_type}"] = found.get(f"gpu:{gpu_type}", 0.0) + want.gpus
+            resource = resource_of(gpu_type)
+            found[resource] = found.get(resource, 0.0) + want.gpus
     return found
 
 

@@ -40,7 +40,7 @@ class Want:
     """One way in which a run could be placed. Amounts are of one node."""
 
     gpus: float = 0  # whole, or a part of one: 0.5
-    gpu_type: str | None = None
+    gpu_type: str | None = None  # None: any GPU; see `core.accelerators` for TPUs
     cpus: float = 1.0
     memory_bytes: int = 0
     nodes: int = 1  # at least
@@ -120,7 +120,7 @@ Rank = Callable[[Run, Any, float], float]  # run, what was learned, now: smaller
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Project:
-    """`quota` and `limit` by resource: `gpu`, `gpu:h100`, `cpu`, `memory`; `limit` also `runs`."""
+    """`quota` and `limit` by resource: `gpu`, `gpu:h100`, `tpu`, `tpu:v5e`, `cpu`, `memory`; `limit` also `runs`."""
 
     name: str
     parent: str | None = None

@@ -1,8 +1,11 @@
-"""What the labels of a node say about it: where it stands and whether it can be taken away. Pure."""
+"""What a node's labels, features and name say about it: where it stands, what it costs and whether it can be taken
+away. Pure.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import fnmatch
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 # Each node has a value of its own: as a label it would only make every node a kind of its own.
 _OWN = ("kubernetes.io/hostname", "alpha.eksctl.io/instance-id", "ray.io/node-id")
@@ -36,3 +39,13 @@ def topology_of(labels: Mapping[str, str], keys: Sequence[str]) -> tuple[str, ..
 def is_spot(labels: Mapping[str, str]) -> bool:
     """By the labels that clouds and autoscalers give to nodes that they may take back."""
     return any(_SPOT.get(key.lower()) == value.lower() for key, value in labels.items())
+
+
+def is_named(words: Iterable[str], name: str, marks: Collection[str]) -> bool:
+    """Whether one of the words is a mark of the node, such as a feature, or a pattern of its name."""
+    return any(word in marks or fnmatch.fnmatchcase(name, word) for word in words)
+
+
+def price_of(prices: Mapping[str, float], name: str, marks: Collection[str]) -> float:
+    """Dollars an hour by the first entry that names the node; 0 if none does."""
+    return next((price for word, price in prices.items() if is_named((word,), name, marks)), 0.0)

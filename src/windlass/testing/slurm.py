@@ -17,7 +17,7 @@ import stat
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "sinfo", "scancel", "scontrol")
@@ -30,12 +30,17 @@ class SlurmUnavailable(Exception):
 
 
 class SlurmCluster:
-    def __init__(self, folder: Path, *, nodes: int, grace_s: int, settings: Mapping[str, str]) -> None:
+    def __init__(
+        self, folder: Path, *, nodes: int, grace_s: int, settings: Mapping[str, str], switches: Sequence[str] = ()
+    ) -> None:
         self.folder = folder
         self.conf = folder / "slurm.conf"
         self.node_names = [f"n{number}" for number in range(1, nodes + 1)]
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         self._env = {**os.environ, "SLURM_CONF": str(self.conf), "PATH": f"{os.environ['PATH']}:{_SBIN}"}
+        if switches:
+            settings = {"TopologyPlugin": "topology/tree", **settings}
+            (folder / "topology.conf").write_text("\n".join(switches) + "\n")
         self._write_conf(grace_s, settings)
 
     # ---- daemons -------------------------------------------------------------------------------------------------
@@ -228,16 +233,21 @@ class SlurmCluster:
 
 @contextlib.contextmanager
 def running_slurm(
-    *, nodes: int = 3, grace_s: int = 5, settings: Mapping[str, str] | None = None
+    *,
+    nodes: int = 3,
+    grace_s: int = 5,
+    settings: Mapping[str, str] | None = None,
+    switches: Sequence[str] = (),
 ) -> Iterator[SlurmCluster]:
-    """A cluster that is gone, with its jobs, when the block ends. Raises SlurmUnavailable if there is none to run."""
+    """A cluster that is gone, with its jobs, when the block ends. Raises SlurmUnavailable if there is none to run.
+    `switches`: the lines of topology.conf, where nodes are to be in a tree."""
     path = f"{os.environ.get('PATH', os.defpath)}:{_SBIN}"
     missing = [name for name in _PROGRAMS if shutil.which(name, path=path) is None]
     if missing:
         raise SlurmUnavailable(f"no {', '.join(missing)} here; apt-get install slurm-wlm munge")
     folder = Path(tempfile.mkdtemp(prefix="windlass-slurm-"))
     folder.chmod(0o755)  # jobs of other users read the configuration
-    cluster = SlurmCluster(folder, nodes=nodes, grace_s=grace_s, settings=settings or {})
+    cluster = SlurmCluster(folder, nodes=nodes, grace_s=grace_s, settings=settings or {}, switches=switches)
     try:
         try:
             cluster.start()

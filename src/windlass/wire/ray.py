@@ -43,4 +43,12 @@ class RayConfig(StrictModel):
     namespace: str = Field("windlass", min_length=1, description="Ray's namespace for our actors")
     cpus: int | None = Field(None, ge=1, description="with `local`: how many CPUs the head offers; default all")
     gpus: int | None = Field(None, ge=0, description="with `local`: how many GPUs the head offers; default all")
+    node_prices: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(
+        default_factory=dict,
+        description="dollars an hour of a node by a label of it (`ray.io/node-group=h100`), a custom resource, or a "
+        "pattern of its name; the first that fits counts, and the cheapest nodes are used first",
+    )
+    spot_nodes: tuple[str, ...] = Field(
+        (), description="of nodes that can be taken away, named in the same way, beside `ray.io/market-type=spot`"
+    )
     defaults: RayOptions = RayOptions()

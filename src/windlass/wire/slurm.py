@@ -33,6 +33,7 @@ Directive = Annotated[
     StringConstraints(pattern=r"^--[a-z][a-z-]*(=[^\n\r]*)?$", max_length=400),
     AfterValidator(_leaves_ours_alone),
 ]
+Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 # Slurm's own ways to write a time: minutes, minutes:seconds, hours:minutes:seconds, days-hours[:minutes[:seconds]].
 TimeLimit = Annotated[str, StringConstraints(pattern=r"^(\d+-)?\d+(:\d{1,2}){0,2}$")]
 
@@ -66,7 +67,15 @@ class SlurmConfig(StrictModel):
     topology_features: tuple[Word, ...] = Field(
         (),
         description="keys of node features of the form KEY=VALUE that say where a node stands, from the widest to the "
-        "nearest, such as [row, rack]",
+        "nearest, such as [row, rack]; default the switches that Slurm knows of (`topology/tree`)",
+    )
+    node_prices: dict[str, Price] = Field(
+        default_factory=dict,
+        description="dollars an hour of a node by a feature of it, or a pattern of its name, such as {h100: 31.2, "
+        "cpu*: 0.8}; the first that fits counts, and the cheapest nodes are used first",
+    )
+    spot_nodes: tuple[str, ...] = Field(
+        (), description="features, or patterns of names, of nodes that can be taken away, beside the feature `spot`"
     )
     python: str | None = Field(None, description="an interpreter on the nodes, 3.9 or newer; by default the server's")
     bin_dir: Path | None = Field(None, description="where sbatch, squeue, ... are, if not on PATH")

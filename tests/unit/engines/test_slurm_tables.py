@@ -95,6 +95,35 @@ class TestListings:
             (frozenset(), (), False),
         ]
 
+    def test_switches_say_where_a_node_stands_unless_features_do(self) -> None:
+        rows = [replace(node("n1"), features=("rack=r1",)), node("n2"), node("n3")]
+        switches = {"n1": ("spine", "leaf1"), "n2": ("spine", "leaf2")}
+        found = decide_inventory("hpc", rows, [], may_use_reserved=False, switches=switches)
+        assert [each.topology for each in found] == [("spine", "leaf1"), ("spine", "leaf2"), ()]
+        found = decide_inventory(
+            "hpc", rows, [], may_use_reserved=False, topology_features=("rack",), switches=switches
+        )
+        assert found[0].topology == ("r1",)
+
+    def test_prices_and_spot_are_by_features_and_names(self) -> None:
+        rows = [
+            replace(node("gpu-1"), features=("h100", "instance=p5")),
+            replace(node("gpu-2"), features=("instance=p4",)),
+            node("gpu-3"),
+            replace(node("cpu-1"), features=("spot",)),
+            node("cpu-2"),
+        ]
+        found = decide_inventory(
+            "hpc",
+            rows,
+            [],
+            may_use_reserved=False,
+            prices={"h100": 31.2, "instance=p4": 11.0, "gpu-*": 4.0, "*-1": 0.5},
+            spot_nodes=("instance=p4", "cpu-2"),
+        )
+        assert [each.price_per_hour for each in found] == [31.2, 11.0, 4.0, 0.5, 0.0]
+        assert [each.name for each in found if each.spot] == ["gpu-2", "cpu-1", "cpu-2"]
+
     @pytest.mark.parametrize(
         ("gres", "expected"),
         [

@@ -38,4 +38,12 @@ def open_engine(config: RayConfig, context: EngineContext) -> Engine:
     command += [f"--gpus={config.gpus}"] if config.gpus is not None else []
     link = Link(command, log_file=folder / "driver.log", notify=context.notify)
     # A head of our own is this machine: what the submitter finds there, ranks find too.
-    return RayEngine(context, link, prefix=names, defaults=config.defaults, inherit_path=config.address == "local")
+    return RayEngine(
+        context,
+        link,
+        prefix=names,
+        defaults=config.defaults,
+        inherit_path=config.address == "local",
+        prices=config.node_prices,
+        spot_nodes=config.spot_nodes,
+    )

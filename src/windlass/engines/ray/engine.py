@@ -51,7 +51,15 @@ class RayEngine:
     launches_at_once = 1  # handing over to the driver takes no time
 
     def __init__(
-        self, context: EngineContext, link: Link, *, prefix: str, defaults: RayOptions, inherit_path: bool
+        self,
+        context: EngineContext,
+        link: Link,
+        *,
+        prefix: str,
+        defaults: RayOptions,
+        inherit_path: bool,
+        prices: Mapping[str, float] | None = None,
+        spot_nodes: Sequence[str] = (),
     ) -> None:
         self.name = context.name
         self._clock = context.clock
@@ -61,12 +69,14 @@ class RayEngine:
         self._prefix = prefix
         self._defaults = defaults
         self._inherit_path = inherit_path
+        self._prices = prices or {}
+        self._spot_nodes = spot_nodes
         self._listening_since = self._clock.now()
         self._seen: dict[str, _Seen] = {}
         self._following: tuple[str, ...] = ()
 
     def inventory(self) -> Sequence[Node]:
-        return render_inventory(self.name, self._tables())
+        return render_inventory(self.name, self._tables(), prices=self._prices, spot_nodes=self._spot_nodes)
 
     def launch(self, launch: Launch) -> None:
         refuse_image(launch, self.name)

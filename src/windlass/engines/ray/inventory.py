@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from windlass.core.resources import Node
-from windlass.engines.attributes import is_spot, labels_of, topology_of
+from windlass.engines.attributes import is_named, is_spot, labels_of, price_of, topology_of
 from windlass.engines.ray.tables import RayNode, Tables, node_names
 
 _ACCELERATOR = "accelerator_type:"
@@ -14,9 +14,12 @@ _TOPOLOGY = ("ray.io/availability-zone",)
 _HOLDING = ("PREPARED", "CREATED", "RESCHEDULING")
 
 
-def render_inventory(engine: str, tables: Tables) -> tuple[Node, ...]:
+def render_inventory(
+    engine: str, tables: Tables, *, prices: Mapping[str, float] | None = None, spot_nodes: Sequence[str] = ()
+) -> tuple[Node, ...]:
     """What others use of a node is not there for us: a node offers what is free and what is ours already. Nodes that
-    are being drained offer nothing."""
+    are being drained offer nothing. `prices` and `spot_nodes` name labels as `key=value`, custom resources, or patterns
+    of nodes' names."""
     names = node_names(tables)
     ours = _held_by_us(tables)
     nodes = []
@@ -24,6 +27,7 @@ def render_inventory(engine: str, tables: Tables) -> tuple[Node, ...]:
         cpus, gpus, memory = (_offered(node, ours, kind) for kind in ("CPU", "GPU", "memory"))
         if not node.alive or node.draining or cpus <= 0:
             continue
+        marks = {*(f"{key}={value}" for key, value in node.labels.items()), *node.total}
         nodes.append(
             Node(
                 engine=engine,
@@ -34,7 +38,8 @@ def render_inventory(engine: str, tables: Tables) -> tuple[Node, ...]:
                 gpu_type=_gpu_type(node) if gpus >= 1 else None,
                 labels=labels_of(node.labels),
                 topology=topology_of(node.labels, _TOPOLOGY),
-                spot=is_spot(node.labels),
+                price_per_hour=price_of(prices or {}, names[node.id], marks),
+                spot=is_spot(node.labels) or is_named(spot_nodes, names[node.id], marks),
             )
         )
     return tuple(sorted(nodes, key=lambda node: node.name))

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from windlass.core.errors import LaunchFailed, Unavailable
+from windlass.engines.slurm.switches import parse_switches
 from windlass.engines.slurm.tables import (
     JOB_COLUMNS,
     NODE_COLUMNS,
@@ -37,6 +38,8 @@ _INHERITED = (
     "WINDLASS_SPOT_ENDPOINT",
     "WINDLASS_SPOT_EVERY_S",
 )
+# Of switches; older versions cut them off after 512 characters.
+_WHOLE_LINES = {"SLURM_TOPO_LEN": "100000000"}
 # Said by sbatch when slurmctld was not reached, or was too busy: the same submission may be taken later.
 _PASSING = (
     *("unable to contact", "timed out", "temporarily unable", "resource temporarily", "connection refused"),
@@ -82,6 +85,10 @@ class Slurm:
     def list_graces(self) -> dict[str, int]:
         return parse_graces(self._listing(["scontrol", "show", "partition", "-o"]))
 
+    def list_switches(self) -> dict[str, tuple[str, ...]]:
+        """Those above each node, the widest first; none where Slurm knows of none."""
+        return parse_switches(self._listing(["scontrol", "-o", "show", "topology"], env=_WHOLE_LINES))
+
     def list_past_jobs(self, job_ids: Sequence[str]) -> list[PastJob] | None:
         """None where no accounting is kept, or cannot be read from here."""
         if self._find("sacct") is None:
@@ -109,8 +116,8 @@ class Slurm:
         if done.returncode != 0 and any(word in said.lower() for word in _PASSING):
             raise Unavailable(f"scancel: {said}")
 
-    def _listing(self, words: Sequence[str]) -> bytes:
-        done = self._run(words, timeout_s=_LISTING_TIMEOUT_S)
+    def _listing(self, words: Sequence[str], env: Mapping[str, str] | None = None) -> bytes:
+        done = self._run(words, timeout_s=_LISTING_TIMEOUT_S, env=env)
         if done.returncode != 0:
             raise Unavailable(f"{words[0]}: {done.stderr.decode(errors='replace').strip() or done.returncode}")
         return done.stdout

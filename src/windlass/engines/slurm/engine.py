@@ -66,6 +66,7 @@ class SlurmEngine:
             partition=config.defaults.partition,
             interval_s=config.poll_interval_s,
             notify=context.notify,
+            wants_switches=not config.topology_features,
         )
 
     def inventory(self) -> Sequence[Node]:
@@ -79,6 +80,9 @@ class SlurmEngine:
             self._holdings(),
             may_use_reserved=reserved,
             topology_features=self._config.topology_features,
+            switches=self._watcher.switches,
+            prices=self._config.node_prices,
+            spot_nodes=self._config.spot_nodes,
         )
 
     def launch(self, launch: Launch) -> None:

@@ -5,11 +5,11 @@ The scheduler counts what our own attempts hold; what other people's jobs hold i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from windlass.core.resources import Node
-from windlass.engines.attributes import is_spot, labels_of, topology_of
+from windlass.engines.attributes import is_named, is_spot, labels_of, price_of, topology_of
 from windlass.engines.slurm.tables import NodeRow
 
 _MEGABYTE = 1 << 20
@@ -32,7 +32,12 @@ def decide_inventory(
     *,
     may_use_reserved: bool,
     topology_features: Sequence[str] = (),
+    switches: Mapping[str, tuple[str, ...]] | None = None,
+    prices: Mapping[str, float] | None = None,
+    spot_nodes: Sequence[str] = (),
 ) -> list[Node]:
+    """`switches` of a node, the widest first, are where it stands unless features say it. `prices` and `spot_nodes`
+    name features, or patterns of nodes' names."""
     found = []
     for row in rows:
         if not row.is_fit or ("reserved" in row.states and not may_use_reserved):
@@ -55,8 +60,9 @@ def decide_inventory(
                 gpus=gpus,
                 gpu_type=row.gpu_type.lower() if row.gpu_type and gpus else None,
                 labels=labels_of(labels),
-                topology=topology_of(labels, topology_features),
-                spot=is_spot(labels),
+                topology=topology_of(labels, topology_features) or (switches or {}).get(row.name, ()),
+                price_per_hour=price_of(prices or {}, row.name, row.features),
+                spot=is_spot(labels) or is_named(spot_nodes, row.name, row.features),
             )
         )
     return found

@@ -1,7 +1,8 @@
 """One thread that asks Slurm for all attempts together, and carries out what they want of it.
 
 However many attempts there are, each round is one squeue and at most one sacct and two scancel; sinfo comes every tenth
-second. Rounds follow each other at the configured interval while anything is live, and stop when nothing is.
+second, and switches are asked for every ten minutes. Rounds follow each other at the configured interval while anything
+is live, and stop when nothing is.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from windlass.engines.slurm.tables import JobLife, JobRow, NodeRow, PastJob
 log = logging.getLogger(__name__)
 
 _NODES_EVERY_S = 10.0
+_SWITCHES_EVERY_S = 600.0
 _LINGER_S = 5.0  # rounds go on for this long after somebody has last asked for one
 _CLOSE_PATIENCE_S = 20.0
 
@@ -35,7 +37,14 @@ class Tables:
 
 class Watcher:
     def __init__(
-        self, slurm: Slurm, *, prefix: str, partition: str | None, interval_s: float, notify: Callable[[], None]
+        self,
+        slurm: Slurm,
+        *,
+        prefix: str,
+        partition: str | None,
+        interval_s: float,
+        notify: Callable[[], None],
+        wants_switches: bool = True,
     ) -> None:
         self._slurm = slurm
         self._prefix = prefix
@@ -52,8 +61,10 @@ class Watcher:
         self._look_back: set[str] = set()
         self._past: dict[str, PastJob | None] = {}
         self._nodes_at = float("-inf")
+        self._switches_at = float("-inf") if wants_switches else float("inf")
         self.tables: Tables | None = None
         self.nodes: Mapping[str, NodeRow] = {}
+        self.switches: Mapping[str, tuple[str, ...]] = {}  # above each node, the widest first
         self.problem: str | None = None  # why the newest tables are not newer
         self._thread = threading.Thread(target=self._watch, name="slurm-watcher", daemon=True)
         self._thread.start()
@@ -179,8 +190,19 @@ class Watcher:
         return {row.job_id for row in rows if row.state == "NODE_FAIL"}
 
     def _refresh_nodes(self) -> None:
-        self.nodes = {row.name: row for row in self._slurm.list_nodes(self._partition)}
+        rows = {row.name: row for row in self._slurm.list_nodes(self._partition)}
+        if time.monotonic() - self._switches_at > _SWITCHES_EVERY_S:
+            self._refresh_switches()
+        self.nodes = rows
         self._nodes_at = time.monotonic()
+
+    def _refresh_switches(self) -> None:
+        """Without them gangs are only less close together: what was known stays, and it is tried again in its turn."""
+        try:
+            self.switches = self._slurm.list_switches()
+        except Unavailable as error:
+            log.warning("Slurm does not tell its switches: %s", error)
+        self._switches_at = time.monotonic()
 
     def _carry_out(self) -> None:
         """The wishes whose jobs are listed. One that was asked for before this listing and has no job in it has become

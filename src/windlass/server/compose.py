@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from windlass.controller.archivist import Archivist
 from windlass.controller.lease import ControllerWatch, ShardLeases
 from windlass.controller.loop import CHANNEL, Controller
 from windlass.core.clock import Clock, SystemClock
+from windlass.core.ids import new_holder_nonce
 from windlass.db.database import Database
 from windlass.db.faults import CommitFault
 from windlass.db.migrate import migrate
@@ -39,6 +41,9 @@ from windlass.server.homefolder import load_token
 from windlass.server.retention import Retention
 from windlass.server.settings import Role, Settings
 from windlass.traces.service import TraceService
+from windlass.webhooks.addresses import WebhookRules
+from windlass.webhooks.deliverer import Deliverer
+from windlass.webhooks.sending import HttpSender
 from windlass.webhooks.service import WebhookService
 from windlass.wire.checks import CheckView
 from windlass.wire.engines import LocalConfig
@@ -53,6 +58,7 @@ class Parts:
     services: Services
     app: FastAPI | None
     controller: Controller | None
+    deliverer: Deliverer
     retention: Retention | None = None
 
 
@@ -110,6 +116,17 @@ def compose(settings: Settings, *, open_engines: OpenEngines | None = None, cloc
     )
     experiments = ExperimentService(db=db, clock=clock)
     experiments.begin()
+    webhook_rules = WebhookRules.from_environ(os.environ)
+    sender = HttpSender(webhook_rules)
+    deliverer = Deliverer(
+        db,
+        clock,
+        seal=seal,
+        sender=sender,
+        rules=webhook_rules,
+        holder=f"{socket.gethostname()}/{os.getpid()}/{new_holder_nonce()}"[-100:],
+        monotonic=time.monotonic,
+    )
     services = Services(
         db=db,
         blobs=blobs,
@@ -120,8 +137,13 @@ def compose(settings: Settings, *, open_engines: OpenEngines | None = None, cloc
         tracked_runs=TrackedRunService(db=db, clock=clock, own_tags=put_own_tags),
         logged_models=LoggedModelService(db=db, clock=clock),
         artifacts=ArtifactService(db=db, clock=clock, blobs=blobs),
-        registry=RegistryService(db=db, clock=clock),
-        webhooks=WebhookService(db=db, clock=clock),
+        registry=RegistryService(
+            db=db,
+            clock=clock,
+            wake=deliverer.nudge,
+            sources=os.environ.get("MLFLOW_CREATE_MODEL_VERSION_SOURCE_VALIDATION_REGEX"),
+        ),
+        webhooks=WebhookService(db=db, clock=clock, seal=seal, sender=sender, rules=webhook_rules),
         traces=TraceService(db=db, clock=clock),
         clock=clock,
         token=load_token(settings.home, os.environ, settings.token_file) if settings.auth else None,
@@ -135,7 +157,9 @@ def compose(settings: Settings, *, open_engines: OpenEngines | None = None, cloc
     retention = None
     if settings.role is not Role.API:
         retention = Retention(db, clock, roots=_roots(settings), keep_s=settings.keep_s)
-    return Parts(db=db, services=services, app=app, controller=controller, retention=retention)
+    return Parts(
+        db=db, services=services, app=app, controller=controller, deliverer=deliverer, retention=retention
+    )
 
 
 def _roots(settings: Settings) -> list[Path]:

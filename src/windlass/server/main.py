@@ -32,7 +32,7 @@ def serve(
         return _run_controller_only(parts, announce)
     with homefolder.owned(settings.home):
         parts = compose(settings, open_engines=open_engines)
-        with _listening(settings) as sock, _controller_running(parts):
+        with _listening(settings) as sock, _controller_running(parts), _delivering(parts):
             url = _url(settings.host, sock)
 
             def ready() -> None:
@@ -109,13 +109,22 @@ def _clearing_away(parts: Parts) -> Iterator[None]:
         parts.retention.stop()
 
 
+@contextlib.contextmanager
+def _delivering(parts: Parts) -> Iterator[None]:
+    parts.deliverer.start()
+    try:
+        yield
+    finally:
+        parts.deliverer.stop()
+
+
 def _run_controller_only(parts: Parts, announce: Callable[[str], None]) -> int:
     assert parts.controller is not None
     controller = parts.controller
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: controller.stop())
     announce("controller")
-    with _clearing_away(parts):
+    with _clearing_away(parts), _delivering(parts):
         controller.run_forever()
     parts.db.close()
     return 0

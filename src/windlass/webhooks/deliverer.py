@@ -1,0 +1,189 @@
+"""Sends what is in the outbox: a thread that claims what is due, and a few that send. Every server has one; a claim
+decides which of them sends what.
+
+A claim whose holder has died passes on when it has stood still for longer than a request can take, by the watcher's
+own monotonic clock: clocks of different machines are never compared.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable
+
+from windlass.core.clock import Clock
+from windlass.core.errors import WindlassError
+from windlass.db.database import Database
+from windlass.webhooks import outbox, store
+from windlass.webhooks.addresses import WebhookRules
+from windlass.webhooks.retry import Verdict, decide_verdict
+from windlass.webhooks.sending import Letter, Sender
+from windlass.webhooks.service import Sealing
+from windlass.webhooks.types import Delivery, DeliveryState, Reply, WebhookStatus
+
+log = logging.getLogger(__name__)
+
+_LOOK_EVERY_S = 1.0
+_AT_ONCE = 8
+_STOP_WITHIN_S = 2.0
+_LONGER_THAN_A_REQUEST = 3.0  # times its limit: to connect, to send, to be answered
+_KEEP_S = 7 * 86_400.0
+_CLEAR_EVERY_S = 3_600.0
+
+
+class Deliverer:
+    def __init__(
+        self,
+        db: Database,
+        clock: Clock,
+        *,
+        seal: Sealing,
+        sender: Sender,
+        rules: WebhookRules,
+        holder: str,
+        monotonic: Callable[[], float],
+    ) -> None:
+        """`holder` names this server among those that share the database, and no earlier life of it."""
+        self._db = db
+        self._clock = clock
+        self._seal = seal
+        self._sender = sender
+        self._rules = rules
+        self._holder = holder
+        self._monotonic = monotonic
+        self._claims: dict[str, tuple[str, float]] = {}  # of others: who, and since when that is known
+        self._busy = 0
+        self._change = threading.Condition()
+        self._awake = False
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+        self._clear_at = 0.0
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="webhooks", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """What is being sent has a moment left; it is sent again by the next server if that was too short."""
+        with self._change:
+            self._stopping = True
+            self._change.notify_all()
+        if self._thread is not None:
+            self._thread.join(_STOP_WITHIN_S)
+        with self._change:
+            self._change.wait_for(lambda: self._busy == 0, timeout=_STOP_WITHIN_S)
+
+    def nudge(self) -> None:
+        """There may be something to send."""
+        with self._change:
+            self._awake = True
+            self._change.notify_all()
+
+    def _run(self) -> None:
+        while not self._stopping:
+            wait_s = _LOOK_EVERY_S
+            try:
+                if self._thread is not None and self._clear_at == 0.0:
+                    self.begin()
+                wait_s = self.look()
+            except WindlassError as error:
+                log.warning("webhooks cannot be sent now: %s", error)
+            except Exception:
+                # The thread is a boundary: what is due is found the next time.
+                log.exception("webhooks cannot be sent now")
+            with self._change:
+                self._change.wait_for(lambda: self._awake or self._stopping, timeout=wait_s)
+                self._awake = False
+
+    def begin(self) -> None:
+        """With SQLite there is no other server: what was claimed was claimed by one that has died."""
+        if self._db.is_sqlite:
+            with self._db.write() as tx:
+                outbox.release_all(tx)
+        self._clear_at = self._clock.now() + _CLEAR_EVERY_S
+
+    def look(self) -> float:
+        """Begin to send what is due, as much as there are hands for; how long to wait before the next look."""
+        now = self._clock.now()
+        if self._clear_at and now > self._clear_at:
+            self._clear_away(now)
+        with self._change:
+            free = _AT_ONCE - self._busy
+        if free <= 0:
+            return _LOOK_EVERY_S  # who is done says so before
+        with self._db.read() as tx:
+            due = outbox.load_due(tx, now=now, limit=_AT_ONCE * 4)
+            next_due = outbox.load_next_due(tx, after=now)
+        for delivery in self._claimed([found for found in due if self._is_free(found)][:free]):
+            with self._change:
+                self._busy += 1
+            threading.Thread(target=self._deliver, args=(delivery,), name="webhook", daemon=True).start()
+        return _LOOK_EVERY_S if next_due is None else min(_LOOK_EVERY_S, max(0.01, next_due - now))
+
+    def _is_free(self, delivery: Delivery) -> bool:
+        who = delivery.claimed_by
+        if who is None:
+            self._claims.pop(delivery.id, None)
+            return True
+        if who == self._holder:
+            return False
+        seen, since = self._claims.setdefault(delivery.id, (who, self._monotonic()))
+        if seen != who:
+            self._claims[delivery.id] = (who, self._monotonic())
+            return False
+        return self._monotonic() - since > self._rules.timeout_s * _LONGER_THAN_A_REQUEST
+
+    def _claimed(self, wanted: list[Delivery]) -> list[Delivery]:
+        if not wanted:
+            return []
+        with self._db.write() as tx:
+            mine = [delivery for delivery in wanted if outbox.claim(tx, delivery, self._holder)]
+        for delivery in mine:
+            self._claims.pop(delivery.id, None)
+        return mine
+
+    def _deliver(self, delivery: Delivery) -> None:
+        try:
+            self.deliver(delivery)
+        except WindlassError as error:
+            log.warning("what became of webhook delivery %s cannot be recorded: %s", delivery.id, error)
+        except Exception:
+            log.exception("webhook delivery %s", delivery.id)
+        finally:
+            with self._change:
+                self._busy -= 1
+                self._awake = True
+                self._change.notify_all()
+
+    def deliver(self, delivery: Delivery) -> None:
+        """Send what is claimed, once, and record what came of it."""
+        with self._db.read() as tx:
+            webhook = store.load_webhook(tx, delivery.webhook_id)
+        if webhook.status is WebhookStatus.ACTIVE:
+            reply = self._send(delivery, webhook.url, webhook.secret)
+            verdict = decide_verdict(
+                reply,
+                failed_before=delivery.attempts,
+                most_retries=self._rules.most_retries,
+                jitter=random.random(),
+            )
+        else:
+            reply, verdict = Reply(), Verdict(state=DeliveryState.DROPPED, detail="the webhook is disabled")
+        if verdict.state is DeliveryState.FAILED:
+            log.warning("webhook %s did not get %s: %s", webhook.name, delivery.event, verdict.detail)
+        with self._db.write() as tx:
+            outbox.conclude(tx, delivery, self._holder, reply, verdict, at=self._clock.now())
+
+    def _send(self, delivery: Delivery, url: str, sealed: bytes | None) -> Reply:
+        try:
+            secret = self._seal.unwrap(sealed).get("secret")
+        except WindlassError as error:
+            return Reply(error=error.message, hopeless=True)
+        letter = Letter(url=url, delivery_id=delivery.id, body=delivery.body, secret=secret)
+        return self._sender.send(letter, at=self._clock.now())
+
+    def _clear_away(self, now: float) -> None:
+        self._clear_at = now + _CLEAR_EVERY_S
+        with self._db.write() as tx:
+            outbox.delete_ended(tx, before=now - _KEEP_S, limit=10_000)

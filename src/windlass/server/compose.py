@@ -19,6 +19,7 @@ from windlass.blobs.contract import Blobs
 from windlass.blobs.opening import open_blobs
 from windlass.checkpoints.service import CheckpointService
 from windlass.controller.archivist import Archivist
+from windlass.controller.compactor import Compactor, Keeping
 from windlass.controller.lease import ControllerWatch, ShardLeases
 from windlass.controller.loop import CHANNEL, Controller
 from windlass.core.clock import Clock, SystemClock
@@ -60,6 +61,7 @@ class Parts:
     controller: Controller | None
     deliverer: Deliverer
     retention: Retention | None = None
+    compactor: Compactor | None = None
 
 
 def compose(settings: Settings, *, open_engines: OpenEngines | None = None, clock: Clock | None = None) -> Parts:
@@ -69,10 +71,13 @@ def compose(settings: Settings, *, open_engines: OpenEngines | None = None, cloc
     blobs = open_blobs(settings.blobs, home=settings.home, environ=os.environ)
     seal = Seal(settings.secret_key_file or settings.home / "secret.key")
     controller = None
+    compactor = None
     holder = None
     if settings.role is not Role.API:
         lease = ShardLeases(settings.controller.shards, monotonic=time.monotonic, ttl_s=settings.controller.lease)
         holder = lease.holder
+        keeping = Keeping(points_s=settings.metrics.keep_points, rollups_s=settings.metrics.keep)
+        compactor = Compactor(db, clock, is_ours=lambda: lease.schedules, keeping=keeping)
         engines = open_engines or (lambda nudge: open_configured(settings, db, blobs, seal, clock, nudge))
         archivist = Archivist(db, blobs, clock, lambda: lease.slots) if settings.archive_logs else None
         controller = Controller(
@@ -158,7 +163,7 @@ def compose(settings: Settings, *, open_engines: OpenEngines | None = None, cloc
     if settings.role is not Role.API:
         retention = Retention(db, clock, roots=_roots(settings), keep_s=settings.keep_s)
     return Parts(
-        db=db, services=services, app=app, controller=controller, deliverer=deliverer, retention=retention
+        db=db, services=services, app=app, controller=controller, deliverer=deliverer, retention=retention, compactor=compactor
     )
 
 

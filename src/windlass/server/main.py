@@ -102,10 +102,13 @@ def _controller_running(parts: Parts) -> Iterator[None]:
 @contextlib.contextmanager
 def _clearing_away(parts: Parts) -> Iterator[None]:
     assert parts.retention is not None
+    assert parts.compactor is not None
     parts.retention.start()
+    parts.compactor.start()
     try:
         yield
     finally:
+        parts.compactor.stop()
         parts.retention.stop()
 
 

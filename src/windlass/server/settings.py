@@ -18,7 +18,7 @@ from windlass.server.config import LoadedConfig, load_config
 from windlass.simulation.policies import POLICIES
 from windlass.tenancy.prices import DEFAULT_GPU_USD, PriceBook
 from windlass.wire.checkpoints import CheckpointSpec
-from windlass.wire.config import Archive, BlobsSection, ControllerSection, Role, ServerConfig
+from windlass.wire.config import Archive, BlobsSection, ControllerSection, MetricsSection, Role, ServerConfig
 from windlass.wire.engines import EngineConfig, LocalConfig
 
 __all__ = ["DEFAULT_PORT", "Role", "Settings"]
@@ -47,6 +47,7 @@ class Settings:
     controller: ControllerSection = field(default_factory=ControllerSection)
     archive_logs: bool = False  # to the blobs, once an attempt is over
     keep_s: float = 604_800.0  # folders whose logs are archived, and reports of nodes
+    metrics: MetricsSection = field(default_factory=MetricsSection)
 
     @classmethod
     def from_environ(
@@ -99,6 +100,7 @@ class Settings:
             controller=config.controller,
             archive_logs=_archives(config),
             keep_s=config.logs.keep,
+            metrics=config.metrics,
         )
 
 

@@ -249,6 +249,7 @@ def _sorted(found: Iterable[Reading], after: Reading | None) -> list[Reading]:
     return kept
 
 
-def _key(one: Reading) -> tuple[float, int, bool, float]:
+def _key(one: Reading) -> tuple[float, int, bool, float, float]:
     is_number = not math.isnan(one.value)
-    return one.at, _step(one.step), is_number, one.value if is_number else 0.0
+    value = one.value if is_number else 0.0
+    return one.at, _step(one.step), is_number, value, math.copysign(1.0, value)  # -0.0 is another point than 0.0

@@ -58,6 +58,7 @@ chunks = Table(
     Column("whole", LargeBinary, nullable=False),  # one roll-up of all its points, see `tracking.rollups`
     Column("groups", LargeBinary, nullable=False),  # one for every 64 points
     Column("data", LargeBinary),  # the points, see `tracking.columns`; null: only the roll-ups are kept by now
+    Index("ix_metric_chunks_latest", "latest"),
 )
 
 summaries = Table(

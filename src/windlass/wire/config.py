@@ -123,6 +123,26 @@ class LogsSection(StrictModel):
     )
 
 
+class MetricsSection(StrictModel):
+    """What becomes of metrics. Their latest values, least and greatest stay in any case."""
+
+    keep_points: Seconds | None = Field(
+        None,
+        description="how long every point is kept; from then on the least, greatest and mean of each 64; default for "
+        "ever",
+    )
+    keep: Seconds | None = Field(None, description="how long anything but the summary is kept; default for ever")
+
+    @model_validator(mode="after")
+    def _points_go_first(self) -> MetricsSection:
+        if self.keep is not None and self.keep_points is not None and self.keep < self.keep_points:
+            raise ValueError(
+                f"`keep` ({self.keep:g} s) is shorter than `keep_points` ({self.keep_points:g} s): points would be "
+                "gone before they are thinned; give `keep` the longer time, or leave `keep_points` out"
+            )
+        return self
+
+
 class PricesSection(StrictModel):
     """What an hour costs, in dollars; for the cost of runs."""
 
@@ -166,6 +186,7 @@ class ServerConfig(StrictModel):
     database: DatabaseSection = Field(default_factory=DatabaseSection)
     blobs: BlobsSection = Field(default_factory=BlobsSection)
     logs: LogsSection = Field(default_factory=LogsSection)
+    metrics: MetricsSection = Field(default_factory=MetricsSection)
     engines: dict[Name, EngineConfig] = Field(
         default_factory=_local_only,
         min_length=1,

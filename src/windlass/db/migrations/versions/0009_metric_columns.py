@@ -37,6 +37,7 @@ def upgrade() -> None:
         sa.Column("groups", sa.LargeBinary, nullable=False),
         sa.Column("data", sa.LargeBinary),
     )
+    op.create_index("ix_metric_chunks_latest", "metric_chunks", ["latest"])
     _free_summaries()
 
 

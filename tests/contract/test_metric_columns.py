@@ -1,0 +1,304 @@
+"""What was logged is what is read, in any order, repeated or not, before, between and after compactions."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import insert, select
+
+from windlass.controller.compactor import Compactor, Keeping
+from windlass.core.errors import Conflict
+from windlass.db.database import Database
+from windlass.runs.service import RunService
+from windlass.testing.clock import FakeClock
+from windlass.tracking import chunks as packing
+from windlass.tracking.blocks import Logged
+from windlass.tracking.compaction import FULL, MANY, Compaction, Deed
+from windlass.tracking.series import Reading, Window, load_history, load_points, load_rollups, load_sampled, load_series
+from windlass.tracking.store import load_latest, load_summaries, log_points
+from windlass.tracking.tables import chunks, points, tails
+from windlass.wire import runs as wire
+
+_numbers = itertools.count()
+ANY_STEP = st.one_of(st.none(), st.integers(0, 8), st.integers(-(2**62), 2**62))
+ANY_AT = st.one_of(st.integers(0, 4).map(float), st.integers(0, 10**13).map(lambda ms: ms / 1000))
+POINT = st.builds(Logged, st.sampled_from(["a", "b"]), st.floats(), ANY_AT, ANY_STEP)
+
+
+def new_run() -> str:
+    return f"m{next(_numbers):031d}"
+
+
+def log(db: Database, run_id: str, logged: list[Logged]) -> None:
+    with db.write() as tx:
+        log_points(tx, run_id, logged)
+
+
+def compact(db: Database, run_id: str, deed: Deed, *, most: int = 1_000) -> None:
+    with db.read() as tx:
+        ids = [tail.id for tail in packing.load_tails(tx, run_id)][:most]
+    if ids:
+        packing.compact(db, run_id, Compaction(deed=deed, tail_ids=tuple(ids)))
+
+
+def mark(value: float) -> str:
+    return value.hex()
+
+
+def marked(readings: list[Reading]) -> list[tuple[int | None, float, str]]:
+    return [(one.step, one.at, mark(one.value)) for one in readings]
+
+
+def line(count: int, *, start: int = 0, name: str = "loss") -> list[Logged]:
+    return [Logged(name, math.sin(step), 1_000.0 + step / 100, step) for step in range(start, start + count)]
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.one_of(st.lists(POINT, max_size=30), st.sampled_from(Deed)), max_size=10), st.integers(1, 3))
+def test_what_is_read_is_what_was_logged(database: Database, deeds: list[list[Logged] | Deed], most: int) -> None:
+    run_id = new_run()
+    logged: list[Logged] = []
+    for deed in deeds:
+        if isinstance(deed, Deed):
+            compact(database, run_id, deed, most=most)
+        else:
+            log(database, run_id, deed)
+            logged += deed
+    for name in {point.name for point in logged}:
+        own = [point for point in logged if point.name == name]
+        expected = {(point.step, point.at, mark(point.value)) for point in own}
+        with database.read() as tx:
+            history = load_history(tx, run_id, name)
+            latest = load_latest(tx, [run_id])[run_id][name]
+            summary = load_summaries(tx, [run_id])[run_id][name]
+            series = load_series(tx, run_id, [name], most=10_000)[name]
+        assert set(marked(history)) == expected
+        assert len(history) == len(expected)
+        assert set(marked(series)) == expected
+        places = [(one.at, -math.inf if one.step is None else one.step) for one in history]
+        assert places == sorted(places)
+        numbers = [point.value for point in own if not math.isnan(point.value)]
+        assert (summary.count, summary.min, summary.max) == (
+            len(own),
+            min(numbers, default=None),
+            max(numbers, default=None),
+        )
+        top = max((-math.inf if p.step is None else p.step, p.at, 0.0 if math.isnan(p.value) else p.value) for p in own)
+        value = 0.0 if math.isnan(latest.value) else latest.value
+        assert (-math.inf if latest.step is None else latest.step, latest.at, value) == top
+
+
+def test_pages_of_a_history_are_all_of_it(database: Database) -> None:
+    run_id, source = new_run(), random.Random(1)
+    logged = line(3 * FULL)
+    source.shuffle(logged)
+    for start in range(0, len(logged), 2_000):
+        log(database, run_id, logged[start : start + 2_000])
+        if start % 4_000 == 0:
+            compact(database, run_id, Deed.CHUNK)
+    pages: list[Reading] = []
+    with database.read() as tx:
+        while page := load_history(tx, run_id, "loss", limit=1_000, after=pages[-1] if pages else None):
+            assert len(page) <= 1_000
+            pages += page
+        whole = load_history(tx, run_id, "loss")
+    assert pages == whole
+    assert [one.step for one in whole] == list(range(3 * FULL))
+
+
+def test_chunks_keep_stretches_of_their_own_when_points_come_late(database: Database) -> None:
+    run_id = new_run()
+    logged = line(5 * FULL)
+    late = [point for point in logged if (point.step or 0) % 7 == 3]
+    log(database, run_id, [point for point in logged if (point.step or 0) % 7 != 3])
+    compact(database, run_id, Deed.CHUNK)
+    log(database, run_id, late + late)
+    compact(database, run_id, Deed.CHUNK)
+    with database.read() as tx:
+        rows = tx.execute(
+            select(chunks.c.first_step, chunks.c.last_step, chunks.c.points)
+            .where(chunks.c.run_id == run_id)
+            .order_by(chunks.c.first_step)
+        ).all()
+        assert sum(row.points for row in rows) == 5 * FULL
+        assert all(one.last_step < other.first_step for one, other in itertools.pairwise(rows))
+        assert max(row.points for row in rows) <= FULL
+        assert list(load_points(tx, run_id, ["loss"])["loss"].steps) == list(range(5 * FULL))
+
+
+@pytest.mark.parametrize("window", [Window(), Window(steps=(1_000, 150_000)), Window(times=(1_500.0, 2_000.0))])
+@pytest.mark.parametrize("most", [50, 1_000])
+def test_a_chart_of_many_points_keeps_every_extreme(database: Database, window: Window, most: int) -> None:
+    run_id, source = new_run(), random.Random(2)
+    logged = [point._replace(value=source.gauss(0, 1)) for point in line(200_000)]
+    log(database, run_id, logged[:-500])
+    compact(database, run_id, Deed.CHUNK)
+    log(database, run_id, logged[-500:])
+    wanted = [
+        point
+        for point in logged
+        if (window.steps is None or window.steps[0] <= (point.step or 0) <= window.steps[1])
+        and (window.times is None or window.times[0] <= point.at <= window.times[1])
+    ]
+    with database.read() as tx:
+        found = load_rollups(tx, run_id, "loss", most=most, window=window)
+        drawn = load_series(tx, run_id, ["loss"], most=most, window=window)["loss"]
+    assert len(found.points) <= most
+    assert len(drawn) <= most + 4
+    assert sum(found.points) == len(wanted)
+    assert (found.first_steps[0], found.last_steps[-1]) == (wanted[0].step, wanted[-1].step)
+    place = 0
+    for row, count in enumerate(found.points):
+        part = wanted[place : place + count]
+        place += count
+        low, high = min(part, key=lambda p: p.value), max(part, key=lambda p: p.value)
+        assert (found.mins[row], found.min_steps[row], found.min_ats[row]) == (low.value, low.step, low.at)
+        assert (found.maxs[row], found.max_steps[row], found.max_ats[row]) == (high.value, high.step, high.at)
+        assert found.sums[row] == pytest.approx(sum(point.value for point in part))
+    values = {one.step: one.value for one in drawn}
+    assert values.items() <= {point.step: point.value for point in wanted}.items()
+    assert (drawn[0].step, drawn[-1].step) == (wanted[0].step, wanted[-1].step)
+    assert {min(values.values()), max(values.values())} == {min(p.value for p in wanted), max(p.value for p in wanted)}
+
+
+def test_runs_without_the_metric_are_not_sampled(database: Database) -> None:
+    with_it, without = new_run(), new_run()
+    log(database, with_it, line(10))
+    with database.read() as tx:
+        found = load_sampled(tx, [with_it, without], "loss", steps=(2, 4), most=100)
+    assert {run_id: [one.step for one in readings] for run_id, readings in found.items()} == {with_it: [2, 3, 4]}
+
+
+def test_of_two_that_compact_the_same_one_does(database: Database) -> None:
+    run_id = new_run()
+    for start in range(0, 100, 10):
+        log(database, run_id, line(10, start=start))
+    with database.read() as tx:
+        ids = tuple(tail.id for tail in packing.load_tails(tx, run_id))
+    start_together = threading.Barrier(4)
+
+    def race(deed: Deed) -> bool:
+        start_together.wait()
+        try:
+            packing.compact(database, run_id, Compaction(deed=deed, tail_ids=ids))
+        except Conflict:
+            return False
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sum(pool.map(race, [Deed.CHUNK, Deed.CHUNK, Deed.MERGE, Deed.MERGE])) == 1
+    with database.read() as tx:
+        assert [one.step for one in load_history(tx, run_id, "loss")] == list(range(100))
+
+
+def test_writers_and_the_compactor_lose_nothing_to_each_other(database: Database) -> None:
+    run_id = new_run()
+    compactor = Compactor(database, FakeClock())
+
+    def write(number: int) -> None:
+        for start in range(0, 200, 5):
+            log(database, run_id, line(5, start=1_000 * number + start))
+
+    with ThreadPoolExecutor(3) as pool:
+        writers = [pool.submit(write, number) for number in range(3)]
+        done = 0
+        while not all(writer.done() for writer in writers):
+            done += compactor.sweep()
+        for writer in writers:
+            writer.result()
+    done += compactor.sweep()
+    assert done > 0
+    with database.read() as tx:
+        assert len(packing.load_tails(tx, run_id)) < 2 * MANY
+        found = [one.step for one in load_history(tx, run_id, "loss")]
+    assert found == sorted(1_000 * number + step for number in range(3) for step in range(200))
+
+
+def test_a_run_that_logs_no_more_gets_chunks_of_what_there_is(database: Database) -> None:
+    run_id, now = new_run(), [0.0]
+    compactor = Compactor(database, FakeClock(), monotonic=lambda: now[0], settled_s=60.0)
+    log(database, run_id, line(3))
+    compactor.sweep()
+    with database.read() as tx:
+        assert len(packing.load_tails(tx, run_id)) == 1
+    now[0] += 61.0
+    compactor.sweep()
+    with database.read() as tx:
+        assert packing.load_tails(tx, run_id) == []
+        assert [one.step for one in load_history(tx, run_id, "loss")] == [0, 1, 2]
+
+
+def test_ten_thousand_metrics_in_one_run(database: Database) -> None:
+    run_id, compactor = new_run(), Compactor(database, FakeClock())
+    names = [f"layer.{number}/norm" for number in range(10_000)]
+    for step in range(3):
+        log(database, run_id, [Logged(name, float(number), 10.0 + step, step) for number, name in enumerate(names)])
+    compactor.sweep()
+    compact(database, run_id, Deed.CHUNK)
+    with database.read() as tx:
+        assert len(load_latest(tx, [run_id])[run_id]) == 10_000
+        assert load_history(tx, run_id, names[77]) == [Reading(step, 10.0 + step, 77.0) for step in range(3)]
+
+
+def test_points_of_the_version_before_are_read_and_moved(database: Database, service: RunService) -> None:
+    spec = {"command": "true", "code": None}
+    run_id = service.submit(wire.SubmitRequest(spec=spec), idempotency_key=None, user=None).id
+    rows = [
+        {"run_id": run_id, "name": name, "seq": seq, "step": seq, "at": 5.0 + seq, "value": None if seq == 2 else 0.5}
+        for name in ("a", "b")
+        for seq in range(5)
+    ]
+    with database.write() as tx:
+        tx.execute(insert(points), rows)
+        log_points(tx, run_id, [Logged("a", 1.0, 100.0, 9)])
+
+    def read() -> list[object]:
+        with database.read() as tx:
+            return [marked(load_history(tx, run_id, name)) for name in ("a", "b")]
+
+    before = read()
+    assert [len(part) for part in before] == [6, 5]  # type: ignore[arg-type]
+    Compactor(database, FakeClock()).look_at_old()
+    assert read() == before
+    with database.read() as tx:
+        assert tx.execute(select(points.c.seq)).all() == []
+        assert len(tx.execute(select(tails.c.id).where(tails.c.run_id == run_id)).all()) == 3
+
+
+def test_old_points_are_thinned_and_older_ones_go(database: Database) -> None:
+    run_id, clock, now = new_run(), FakeClock(), [0.0]
+    start = clock.now()
+    logged = [Logged("loss", math.sin(step), start + step, step) for step in range(2 * FULL)]
+    log(database, run_id, logged)
+    compact(database, run_id, Deed.CHUNK)
+    keeping = Keeping(points_s=1_000.0, rollups_s=100_000.0)
+    compactor = Compactor(database, clock, keeping=keeping, monotonic=lambda: now[0])
+
+    def steps() -> list[int | None]:
+        with database.read() as tx:
+            return [one.step for one in load_history(tx, run_id, "loss")]
+
+    clock.advance(FULL + 1_001.0)
+    compactor.look_at_old()
+    thinned = steps()
+    assert len(thinned) == FULL + FULL // 32
+    with database.read() as tx:
+        stretch = load_rollups(tx, run_id, "loss", most=10)
+    assert min(stretch.mins) == min(point.value for point in logged)
+    # What comes late is kept beside it.
+    log(database, run_id, [Logged("loss", 7.0, start + 5.5, 5)])
+    compact(database, run_id, Deed.CHUNK)
+    assert len(steps()) == len(thinned) + 1
+    clock.advance(200_000.0)
+    now[0] += 10_000.0
+    compactor.look_at_old()
+    assert steps() == []
+    with database.read() as tx:
+        assert load_latest(tx, [run_id])[run_id]["loss"].step == 2 * FULL - 1

@@ -22,6 +22,7 @@ from windlass.experiments.runservice import TrackedRunService
 from windlass.experiments.service import ExperimentService
 from windlass.nodes.service import NodeService
 from windlass.registry.service import RegistryService
+from windlass.runs.access import RunTokens
 from windlass.runs.service import RunService
 from windlass.traces.service import TraceService
 from windlass.webhooks.service import WebhookService
@@ -38,6 +39,7 @@ class Services:
     experiments: ExperimentService
     tracked_runs: TrackedRunService
     logged_models: LoggedModelService
+    run_tokens: RunTokens
     artifacts: ArtifactService
     registry: RegistryService
     webhooks: WebhookService
@@ -70,13 +72,16 @@ def check_token(request: Request, services: Services) -> None:
     """As a bearer, or as the password of anybody: some clients have fields for name and password only."""
     if services.token is None:
         return
-    scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-    sent = {"bearer": given.strip().encode(), "basic": _password(given)}.get(scheme.lower(), b"")
-    if not hmac.compare_digest(sent, services.token.encode()):
+    if not hmac.compare_digest(sent_token(request), services.token.encode()):
         raise Unauthorized(
             "no valid token was sent",
             hint="send `Authorization: Bearer TOKEN`; the embedded server keeps its token in $WINDLASS_HOME/token",
         )
+
+
+def sent_token(request: Request) -> bytes:
+    scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+    return {"bearer": given.strip().encode(), "basic": _password(given)}.get(scheme.lower(), b"")
 
 
 def _password(given: str) -> bytes:

@@ -27,8 +27,9 @@ def render_launch(
     engine_type: str,
     inherited: Mapping[str, str],
     key: str = "",
+    told: Mapping[str, str] | None = None,
 ) -> Launch:
-    """`key`: a fresh secret that the attempt's supervisors share."""
+    """`key`: a fresh secret that the attempt's supervisors share. `told`: more variables, which the user's win over."""
     spec = run.spec
     workers = workers_per_node(spec, run.argv, gpus=len(attempt.placement.shares[0].gpu_indices))
     env = {
@@ -39,6 +40,7 @@ def render_launch(
         **({"WINDLASS_FRAMEWORK": str(spec.framework)} if spec.framework else {}),
         **_plan(spec.plan),
         **_checkpoint(spec.checkpoint, run.id),
+        **(told or {}),
         **spec.env,
     }
     return Launch(

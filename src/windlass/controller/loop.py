@@ -40,6 +40,7 @@ from windlass.core.exits import ExitReason
 from windlass.db.database import Database
 from windlass.engines.contract import Engine, Observation, Phase
 from windlass.runs import store
+from windlass.runs.access import TrackingAccess
 from windlass.runs.living import LivingBook
 from windlass.runs.records import AttemptRecord, RunRecord
 from windlass.runs.retry import Ended
@@ -71,6 +72,7 @@ class Controller:
         prices: PriceBook,
         rules: Rules | None = None,
         archivist: Archivist | None = None,
+        access: TrackingAccess | None = None,
         jitter: random.Random | None = None,
     ) -> None:
         self._db = db
@@ -82,6 +84,7 @@ class Controller:
         self._lease = lease
         rules = rules or Rules()
         self._archivist = archivist
+        self._access = access
         self._jitter = jitter or random.Random()
         self._wake = threading.Event()
         self._stopping = threading.Event()
@@ -333,6 +336,7 @@ class Controller:
     def _hand_over(self, engine: Engine, run: RunRecord, attempt: AttemptRecord) -> None:
         """In a thread of its own on engines that can bear it."""
         secrets = self._open_secrets(run)
+        own = {**(run.origin.get("env") or {}), **(run.spec_data.get("env") or {}), **secrets}
         launch = render_launch(
             run,
             attempt,
@@ -340,6 +344,7 @@ class Controller:
             engine_type=engine.type,
             inherited=os.environ,
             key=os.urandom(16).hex(),
+            told=self._access.variables(run, engine.type, own) if self._access else None,
         )
         if not self._lease.is_fresh():
             raise Unavailable("the lease was not renewed in time: it may be another controller's by now")

@@ -34,11 +34,12 @@ from windlass.experiments.service import ExperimentService
 from windlass.nodes.book import DatabaseNodeBook
 from windlass.nodes.service import NodeService
 from windlass.registry.service import RegistryService
+from windlass.runs.access import RunTokens, TrackingAccess
 from windlass.runs.sealing import Seal
 from windlass.runs.service import RunService
 from windlass.runs.tracked import put_own_tags
 from windlass.server import engines as configured
-from windlass.server.homefolder import load_token
+from windlass.server.homefolder import load_token, read_note
 from windlass.server.retention import Retention
 from windlass.server.settings import Role, Settings
 from windlass.traces.service import TraceService
@@ -70,6 +71,7 @@ def compose(settings: Settings, *, open_engines: OpenEngines | None = None, cloc
     migrate(db)
     blobs = open_blobs(settings.blobs, home=settings.home, environ=os.environ)
     seal = Seal(settings.secret_key_file or settings.home / "secret.key")
+    run_tokens = RunTokens(db, seal, clock)
     controller = None
     compactor = None
     holder = None
@@ -89,6 +91,7 @@ def compose(settings: Settings, *, open_engines: OpenEngines | None = None, cloc
             prices=settings.prices,
             rules=settings.rules,
             archivist=archivist,
+            access=TrackingAccess(db, run_tokens if settings.auth else None, url=lambda type: _url(settings, type)),
         )
 
     def nudge() -> None:
@@ -141,6 +144,7 @@ def compose(settings: Settings, *, open_engines: OpenEngines | None = None, cloc
         experiments=experiments,
         tracked_runs=TrackedRunService(db=db, clock=clock, own_tags=put_own_tags),
         logged_models=LoggedModelService(db=db, clock=clock),
+        run_tokens=run_tokens,
         artifacts=ArtifactService(db=db, clock=clock, blobs=blobs),
         registry=RegistryService(
             db=db,
@@ -165,6 +169,11 @@ def compose(settings: Settings, *, open_engines: OpenEngines | None = None, cloc
     return Parts(
         db=db, services=services, app=app, controller=controller, deliverer=deliverer, retention=retention, compactor=compactor
     )
+
+
+def _url(settings: Settings, engine_type: str) -> str | None:
+    """Where programs on nodes reach the API. Those of this machine know it even if nobody has said."""
+    return settings.url or (read_note(settings.home).get("url") if engine_type == "local" else None)
 
 
 def _roots(settings: Settings) -> list[Path]:

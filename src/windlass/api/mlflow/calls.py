@@ -20,9 +20,10 @@ from fastapi import Request, Response
 from fastapi.concurrency import run_in_threadpool
 from starlette.routing import BaseRoute, Route
 
-from windlass.api.context import Services, check_token
+from windlass.api.context import Services, check_token, sent_token
 from windlass.api.mlflow.errors import MlflowError, answer_error
 from windlass.api.mlflow.fields import Asked, Field, read_fields
+from windlass.core.errors import Unauthorized
 
 Answer: TypeAlias = Mapping[str, Any] | Response | None
 Handler: TypeAlias = Callable[[Services, Asked], Answer]
@@ -59,6 +60,11 @@ class Calls:
     def put(self, path: str, version: int = 2, /, **fields: Field) -> Callable[[Handler], Handler]:
         return self._adding("PUT", path, version, fields)
 
+    def answer(self, services: Services, method: str, path: str, given: Mapping[str, Any]) -> Answer:
+        """What a call says, for somebody within the server. Raises what it raises."""
+        call = next(call for call in self._calls if (call.method, call.path) == (method, path))
+        return call.handler(services, read_fields(call.fields, given))
+
     def routes(self) -> list[BaseRoute]:
         """One for each path: Starlette would answer 405 at the first route of a path that lacks the method."""
         by_path: dict[str, dict[str, Call]] = {}
@@ -85,12 +91,23 @@ def guarded(endpoint: Endpoint) -> Endpoint:
 
     async def answer(request: Request) -> Response:
         try:
-            check_token(request, services_of(request))
+            await check_access(request, services_of(request))
             return await endpoint(request)
         except Exception as error:
             return answer_error(error)
 
     return answer
+
+
+async def check_access(request: Request, services: Services) -> None:
+    """The server's token, or that of a run. Raises Unauthorized."""
+    if services.token is None:
+        return
+    sent = sent_token(request).decode("ascii", "replace")
+    if not services.run_tokens.looks_like_one(sent):
+        check_token(request, services)
+    elif not await run_in_threadpool(services.run_tokens.is_valid, sent):
+        raise Unauthorized("the token is not that of a run that is running")
 
 
 def services_of(request: Request) -> Services:

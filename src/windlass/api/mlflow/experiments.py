@@ -17,7 +17,7 @@ VIEWS = tuple(view.value for view in View)
 _MOST_EXPERIMENTS = 20
 _SEARCH = {
     "view_type": one_of(*VIEWS, first=1),
-    "max_results": whole(),
+    "max_results": whole(empty=1_000),
     "order_by": texts(),
     "filter": text(),
     "page_token": text(),

@@ -5,7 +5,17 @@ from __future__ import annotations
 from fastapi import Request, Response
 from starlette.routing import BaseRoute, Route
 
-from windlass.api.mlflow import artifacts, experiments, models, registry, runs, traces, webhooks
+from windlass.api.mlflow import (
+    artifacts,
+    experiments,
+    models,
+    promptlab,
+    questions,
+    registry,
+    runs,
+    traces,
+    webhooks,
+)
 from windlass.api.mlflow.calls import guarded
 from windlass.api.mlflow.errors import MlflowError
 
@@ -13,11 +23,11 @@ _ANY = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 
 def mlflow_routes() -> list[BaseRoute]:
-    named = (experiments, runs, models, artifacts, registry, webhooks, traces)
+    named = (experiments, runs, models, artifacts, registry, webhooks, traces, promptlab, questions)
     calls = [route for module in named for route in module.calls.routes()]
     others = [f"/{kind}/{version}.0/mlflow/{{rest:path}}" for kind in ("api", "ajax-api") for version in (2, 3)]
     unknown = [Route(path, guarded(_unknown), methods=_ANY, include_in_schema=False) for path in others]
-    return [*calls, *artifacts.streams, *unknown]
+    return [*calls, *artifacts.streams, *questions.routes, *unknown]
 
 
 async def _unknown(request: Request) -> Response:

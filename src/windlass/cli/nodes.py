@@ -11,6 +11,7 @@ import typer
 from windlass.cli import options
 from windlass.cli.connection import open_client
 from windlass.cli.terminal import Cell, next_steps, notice, say, say_json, table
+from windlass.core.accelerators import is_tpu
 from windlass.core.errors import InvalidInput
 from windlass.core.quantities import format_duration, parse_duration
 
@@ -74,7 +75,8 @@ def _rows(view: ClusterView, now: float) -> list[list[Cell | str]]:
     for node in view.nodes:
         aside = asides.pop((node.engine, node.name), None)
         state = Cell("ok", ("green",)) if aside is None else Cell(describe(aside, now), ("yellow",))
-        rows.append([node.name, node.engine, f"{node.cpus:g}", str(node.gpus), state])
+        gpus = f"{node.gpus} TPU" if is_tpu(node.gpu_type) else str(node.gpus)
+        rows.append([node.name, node.engine, f"{node.cpus:g}", gpus, state])
     gone: list[list[Cell | str]] = [
         [name, engine, "", "", Cell(f"not there; {describe(aside, now)}", ("yellow",))]
         for (engine, name), aside in sorted(asides.items())

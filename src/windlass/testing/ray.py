@@ -6,6 +6,7 @@ Every raylet has a loopback address of its own, so that Ray takes each for a mac
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -68,8 +69,10 @@ class RayCluster:
         self.heads += 1
         self._await(lambda: _answers(self.port), "the head of Ray does not start")
 
-    def start_node(self, number: int, *, cpus: int = 2, gpus: int = 0) -> str:
-        """Its name in Ray."""
+    def start_node(
+        self, number: int, *, cpus: int = 2, gpus: int = 0, resources: Mapping[str, float] | None = None
+    ) -> str:
+        """Its name in Ray. `resources`: others that it says to have."""
         name = f"n{number}"
         self._start(
             name,
@@ -78,6 +81,7 @@ class RayCluster:
             f"--node-name={name}",
             f"--num-cpus={cpus}",
             f"--num-gpus={gpus}",
+            f"--resources={json.dumps(dict(resources or {}))}",
             f"--temp-dir={self.folder / name}",  # raylets that start together would take each other's sockets
         )
         return name

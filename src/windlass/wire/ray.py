@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 from windlass.wire.strict import StrictModel
 
 # Those that a run asks for in `resources`; asked for twice, they would be counted twice.
-_OURS = ("CPU", "GPU", "memory", "object_store_memory")
+_OURS = ("CPU", "GPU", "TPU", "memory", "object_store_memory")
 
 Amount = Annotated[float, Field(gt=0)]
 

@@ -118,6 +118,31 @@ def test_the_type_of_gpus_is_known(found: RayNode) -> None:
     assert render_inventory("ray", tables(found))[0].gpu_type == "h100"
 
 
+@pytest.mark.parametrize(
+    ("total", "labels", "offer"),
+    [
+        ({"TPU": 4.0, "accelerator_type:TPU-V5E": 1.0}, {}, (4, "tpu:v5e")),
+        ({"TPU": 4.0}, {"ray.io/accelerator-type": "TPU-V4"}, (4, "tpu:v4")),
+        ({"TPU": 4.0}, {}, (4, "tpu:")),
+        ({"TPU": 4.0, "GPU": 2.0}, {}, (2, None)),
+        ({}, {"ray.io/accelerator-type": "TPU-V4"}, (0, None)),
+    ],
+)
+def test_tpus_are_offered_by_nodes_without_gpus(
+    total: dict[str, float], labels: dict[str, str], offer: tuple[int, str | None]
+) -> None:
+    amounts = {"CPU": 8.0, **total}
+    [found] = render_inventory("ray", tables(node(total=amounts, available=amounts, labels=labels)))
+    assert (found.gpus, found.gpu_type) == offer
+
+
+def test_tpus_that_are_ours_are_offered_still() -> None:
+    total = {"CPU": 8.0, "TPU": 4.0}
+    there = node(total=total, available={"CPU": 7.0, "TPU": 1.0})
+    [found] = render_inventory("ray", tables(there, groups=(group(("id-n1", {"CPU": 1.0, "TPU": 2.0})),)))
+    assert (found.cpus, found.gpus) == (8.0, 3)
+
+
 def test_nodes_of_one_name_are_told_apart_and_the_dead_take_no_name() -> None:
     found = tables(
         node("a", id="0123456789"), node("a", id="abcdefghij"), node("b", id="1"), node("b", id="2", alive=False)
@@ -234,6 +259,9 @@ def test_a_launch_becomes_a_group_and_its_actors() -> None:
         self_launching=False,
         env={},
     )
+    on_tpus = replace(launch, tpus=True)
+    bundles = render_request(on_tpus, group=GROUP, options=RayOptions(), server_url="http://s", tokens=["t0", "t1"])
+    assert [actor.bundle for actor in bundles.actors] == [{"CPU": 2.0, "TPU": 2.0, "memory": 1e9}, {"CPU": 0.5}]
     options = RayOptions(resources={"license": 1}, runtime_env={"pip": ["numpy"]})
     request = render_request(launch, group=GROUP, options=options, server_url="http://s", tokens=["t0", "t1"])
     assert GroupRequest.from_json(json.loads(json.dumps(request.to_json()))) == request

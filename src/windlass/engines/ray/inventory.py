@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from windlass.core.accelerators import tpu
 from windlass.core.resources import Node
 from windlass.engines.attributes import is_named, is_spot, labels_of, price_of, topology_of
 from windlass.engines.ray.tables import RayNode, Tables, node_names
@@ -24,7 +25,9 @@ def render_inventory(
     ours = _held_by_us(tables)
     nodes = []
     for node in tables.nodes:
-        cpus, gpus, memory = (_offered(node, ours, kind) for kind in ("CPU", "GPU", "memory"))
+        has_tpus = "TPU" in node.total and "GPU" not in node.total
+        kinds = ("CPU", "TPU" if has_tpus else "GPU", "memory")
+        cpus, gpus, memory = (_offered(node, ours, kind) for kind in kinds)
         if not node.alive or node.draining or cpus <= 0:
             continue
         marks = {*(f"{key}={value}" for key, value in node.labels.items()), *node.total}
@@ -35,7 +38,7 @@ def render_inventory(
                 cpus=round(cpus, 4),
                 memory_bytes=int(memory),
                 gpus=int(gpus),
-                gpu_type=_gpu_type(node) if gpus >= 1 else None,
+                gpu_type=(tpu(_named_type(node)) if has_tpus else _gpu_type(node)) if gpus >= 1 else None,
                 labels=labels_of(node.labels),
                 topology=topology_of(node.labels, _TOPOLOGY),
                 price_per_hour=price_of(prices or {}, names[node.id], marks),
@@ -63,6 +66,11 @@ def _offered(node: RayNode, ours: Mapping[tuple[str, str], float], kind: str) ->
 
 
 def _gpu_type(node: RayNode) -> str | None:
-    named = next((name.removeprefix(_ACCELERATOR) for name in node.total if name.startswith(_ACCELERATOR)), None)
-    found = named or node.labels.get(_ACCELERATOR_LABEL)
+    found = _named_type(node)
     return found.lower() if found else None
+
+
+def _named_type(node: RayNode) -> str | None:
+    """`H100`, `TPU-V5E`."""
+    named = next((name.removeprefix(_ACCELERATOR) for name in node.total if name.startswith(_ACCELERATOR)), None)
+    return named or node.labels.get(_ACCELERATOR_LABEL)

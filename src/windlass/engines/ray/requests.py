@@ -60,7 +60,8 @@ def render_request(
     actors = []
     for rank, (share, token) in enumerate(zip(launch.placement.shares, tokens, strict=True)):
         gpus = len(share.gpu_indices) * share.gpu_part
-        bundle = {"CPU": share.cpus, "GPU": gpus, "memory": share.memory_bytes, **options.resources}
+        accelerators = {"TPU" if launch.tpus else "GPU": gpus}
+        bundle = {"CPU": share.cpus, **accelerators, "memory": share.memory_bytes, **options.resources}
         actors.append(
             ActorRequest(
                 name=actor_name(group, rank),

@@ -52,6 +52,12 @@ def test_own_prices_replace_the_usual_ones(tmp_path: Path) -> None:
     assert (prices.gpu_price("h100"), prices.gpu_price("gaudi3"), prices.gpu_price("t4")) == (1.25, 2.0, 0.35)
 
 
+def test_prices_of_tpus_are_by_the_names_that_specs_have_for_them(tmp_path: Path) -> None:
+    environ = {"WINDLASS_PRICES_TPU": "{v5e: 0.9, tpu-v9-slice: 7}"}
+    prices = Settings.from_environ(environ, home=tmp_path).prices
+    assert [prices.gpu_price(f"tpu:{name}") for name in ("v5e", "v9", "v4", "")] == [0.9, 7, 3.22, 2.0]
+
+
 @pytest.mark.parametrize(
     "environ",
     [

@@ -11,7 +11,7 @@ import windlass
 from windlass.api.context import Services, require_token
 from windlass.api.errors import install_error_handlers
 from windlass.api.mlflow.surface import mlflow_routes
-from windlass.api.routes import checkpoints, following, nodes, queue, runs, server, snapshots
+from windlass.api.routes import artifacts, checkpoints, exposition, following, nodes, queue, runs, server, snapshots
 from windlass.wire.cluster import ErrorBody
 from windlass.wire.spec import RunSpec
 
@@ -44,8 +44,17 @@ def create_app(services: Services) -> FastAPI:
     for router in (server.open_router, nodes.open_router, nodes.router):
         app.include_router(router)
     guarded = [Depends(require_token)]
-    for router in (server.router, snapshots.router, runs.router, queue.router, following.router, checkpoints.router):
+    for router in (
+        server.router,
+        exposition.router,
+        snapshots.router,
+        runs.router,
+        queue.router,
+        following.router,
+        checkpoints.router,
+    ):
         app.include_router(router, dependencies=guarded)
+    app.include_router(artifacts.router, dependencies=guarded)
     app.router.routes.extend(mlflow_routes())
     app.openapi = lambda: _schema(app)  # type: ignore[method-assign]
     return app

@@ -11,7 +11,9 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from windlass.api.arrivals import Arrivals
+from windlass.artifacts.places import ArtifactPlaces
 from windlass.artifacts.service import ArtifactService
+from windlass.artifacts.uploads import UploadService
 from windlass.blobs.contract import Blobs
 from windlass.checkpoints.service import CheckpointService
 from windlass.core.clock import Clock
@@ -41,6 +43,8 @@ class Services:
     logged_models: LoggedModelService
     run_tokens: RunTokens
     artifacts: ArtifactService
+    uploads: UploadService
+    artifact_places: ArtifactPlaces
     registry: RegistryService
     webhooks: WebhookService
     traces: TraceService

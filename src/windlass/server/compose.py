@@ -13,7 +13,9 @@ from fastapi import FastAPI
 
 from windlass.api.app import create_app
 from windlass.api.context import Services
+from windlass.artifacts.places import ArtifactPlaces
 from windlass.artifacts.service import ArtifactService
+from windlass.artifacts.uploads import UploadService
 from windlass.blobs.code import BlobCode
 from windlass.blobs.contract import Blobs
 from windlass.blobs.opening import open_blobs
@@ -122,8 +124,8 @@ def compose(settings: Settings, *, open_engines: OpenEngines | None = None, cloc
         rules=settings.rules,
         project_checkpoints=settings.project_checkpoints,
     )
-    experiments = ExperimentService(db=db, clock=clock)
-    experiments.begin()
+    kept = blobs.room("artifacts")
+    artifacts = ArtifactService(db=db, clock=clock, blobs=kept)
     webhook_rules = WebhookRules.from_environ(os.environ)
     sender = HttpSender(webhook_rules)
     deliverer = Deliverer(
@@ -135,6 +137,8 @@ def compose(settings: Settings, *, open_engines: OpenEngines | None = None, cloc
         holder=f"{socket.gethostname()}/{os.getpid()}/{new_holder_nonce()}"[-100:],
         monotonic=time.monotonic,
     )
+    experiments = ExperimentService(db=db, clock=clock)
+    experiments.begin()
     services = Services(
         db=db,
         blobs=blobs,
@@ -145,7 +149,9 @@ def compose(settings: Settings, *, open_engines: OpenEngines | None = None, cloc
         tracked_runs=TrackedRunService(db=db, clock=clock, own_tags=put_own_tags),
         logged_models=LoggedModelService(db=db, clock=clock),
         run_tokens=run_tokens,
-        artifacts=ArtifactService(db=db, clock=clock, blobs=blobs),
+        artifacts=artifacts,
+        uploads=UploadService(db=db, clock=clock, blobs=kept, artifacts=artifacts),
+        artifact_places=ArtifactPlaces(artifacts, home=settings.home, folders=_runs_commands_here(settings)),
         registry=RegistryService(
             db=db,
             clock=clock,
@@ -165,10 +171,23 @@ def compose(settings: Settings, *, open_engines: OpenEngines | None = None, cloc
     app = create_app(services) if settings.role is not Role.CONTROLLER else None
     retention = None
     if settings.role is not Role.API:
-        retention = Retention(db, clock, roots=_roots(settings), keep_s=settings.keep_s)
+        retention = Retention(
+            db, clock, roots=_roots(settings), keep_s=settings.keep_s, collect=services.artifacts.collect
+        )
     return Parts(
-        db=db, services=services, app=app, controller=controller, deliverer=deliverer, retention=retention, compactor=compactor
+        db=db,
+        services=services,
+        app=app,
+        controller=controller,
+        deliverer=deliverer,
+        retention=retention,
+        compactor=compactor,
     )
+
+
+def _runs_commands_here(settings: Settings) -> bool:
+    """Whoever may submit to the local engine can read this machine's files as it is."""
+    return any(isinstance(engine, LocalConfig) for engine in settings.engines.values())
 
 
 def _url(settings: Settings, engine_type: str) -> str | None:

@@ -1,0 +1,160 @@
+"""Routes of artifacts: the files of a run, whole or in ranges, and uploads that go on where they broke off."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi.concurrency import run_in_threadpool
+
+from windlass.api.context import Context, Services
+from windlass.api.downloads import send
+from windlass.api.mlflow.filenames import download_headers
+from windlass.api.receiving import receive
+from windlass.api.routes.runs import Ref
+from windlass.artifacts.locations import Ours, locate
+from windlass.artifacts.paths import clean_path, file_path, joined
+from windlass.artifacts.types import Artifact, Entry, Part, Upload
+from windlass.blobs.contract import Intake
+from windlass.core.errors import Conflict, NotFound
+from windlass.experiments.artifacturis import load_run_uri
+from windlass.wire import artifacts as wire
+
+router = APIRouter(prefix="/api", tags=["artifacts"])
+
+_FILE = {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
+_TAKES_FILE: dict[str, Any] = {"requestBody": _FILE}
+_GIVES_FILE: dict[int | str, dict[str, Any]] = {
+    200: {"description": "the file", **_FILE},
+    206: {"description": "the range of it that was asked for", **_FILE},
+    304: {"description": "the client has it already"},
+    416: {"description": "there is nothing at that place"},
+}
+UploadId = Annotated[str, Path(min_length=1, max_length=64, pattern="^[0-9a-f]+$")]
+Number = Annotated[int, Path(ge=1, le=10_000)]
+
+
+@router.get("/runs/{ref}/artifacts")
+def list_artifacts(
+    ref: Ref,
+    services: Context,
+    path: Annotated[str, Query(max_length=2_000, description="a folder; by default the outermost")] = "",
+    recursive: Annotated[bool, Query(description="all files below it, rather than what lies right in it")] = False,
+) -> wire.ArtifactList:
+    """What a run has, by path."""
+    run_id, root = _root(services, ref)
+    places = services.artifact_places
+    found = places.files_below(root, path) if recursive else places.children(root, path)
+    files = [_view(entry) for entry in found]
+    return wire.ArtifactList(run_id=run_id, root=root, path=clean_path(path), files=files)
+
+
+@router.get("/runs/{ref}/artifacts/{path:path}", response_class=Response, responses=_GIVES_FILE)
+async def download(ref: Ref, path: str, request: Request, services: Context) -> Response:
+    """A file. `Range`, `If-Range` and `If-None-Match` work; the ETag is the content's sha256."""
+
+    def find() -> Any:
+        return services.artifact_places.open(_root(services, ref)[1], path)
+
+    content = await run_in_threadpool(find)
+    return await send(request, content, download_headers(content.name))
+
+
+@router.put("/runs/{ref}/artifacts/{path:path}", openapi_extra=_TAKES_FILE)
+async def upload(ref: Ref, path: str, request: Request, services: Context) -> wire.ArtifactView:
+    """Put a file; one that is there is replaced. It appears when all of it is on disk."""
+    whole = await run_in_threadpool(_own_path, services, ref, path)
+
+    def end(intake: Intake) -> Artifact:
+        return services.artifacts.put(whole, intake)
+
+    kept = await receive(request, services.artifacts.intake, end)
+    return _kept(kept, path)
+
+
+@router.delete("/runs/{ref}/artifacts/{path:path}")
+def remove(ref: Ref, path: str, services: Context) -> wire.Removal:
+    """Delete a file, or a folder and all that is in it."""
+    count = services.artifacts.delete(_own_path(services, ref, path))
+    if not count:
+        raise NotFound(f"there is no artifact '{path}'")
+    return wire.Removal(files=count)
+
+
+@router.post("/runs/{ref}/artifact-uploads", status_code=201)
+def begin_upload(ref: Ref, request: wire.UploadRequest, services: Context) -> wire.UploadView:
+    """Begin to send a file in parts, in any order and number of tries. What gets no part for a week is given up."""
+    return _upload(services.uploads.begin(_own_path(services, ref, request.path)))
+
+
+@router.get("/artifact-uploads/{upload_id}")
+def show_upload(upload_id: UploadId, services: Context) -> wire.UploadView:
+    """Which parts have come."""
+    return _upload(services.uploads.load(upload_id))
+
+
+@router.put("/artifact-uploads/{upload_id}/parts/{number}", openapi_extra=_TAKES_FILE)
+async def put_part(upload_id: UploadId, number: Number, request: Request, services: Context) -> wire.PartView:
+    """Send a part; the same number again replaces it. The file is its parts in the order of their numbers."""
+
+    def end(intake: Intake) -> Part:
+        return services.uploads.put_part(upload_id, number, intake)
+
+    return _part(await receive(request, services.artifacts.intake, end))
+
+
+@router.post("/artifact-uploads/{upload_id}/complete")
+def complete_upload(
+    upload_id: UploadId, services: Context, request: wire.CompleteRequest | None = None
+) -> wire.ArtifactView:
+    """Make the file of its parts; with `digest`, only if that is what they make."""
+    kept = services.uploads.complete(upload_id, digest=request.digest if request else None)
+    return _kept(kept, kept.path)
+
+
+@router.delete("/artifact-uploads/{upload_id}", status_code=204)
+def abort_upload(upload_id: UploadId, services: Context) -> None:
+    services.uploads.abort(upload_id)
+
+
+def _root(services: Services, ref: str) -> tuple[str, str]:
+    """(id, place of its artifacts) of a run of ours, by any name of it, or of one that an MLflow client made."""
+    with services.db.read() as tx:
+        if found := load_run_uri(tx, ref):
+            return ref, found
+        run_id = services.runs.resolve_in(tx, ref).id
+        return run_id, load_run_uri(tx, run_id) or f"mlflow-artifacts:/0/{run_id}/artifacts"
+
+
+def _own_path(services: Services, ref: str, path: str) -> str:
+    """Where in our tree a file of a run belongs. Raises Conflict for runs whose files are elsewhere."""
+    _, root = _root(services, ref)
+    match locate(root):
+        case Ours(folder):
+            return joined(folder, file_path(path))
+    raise Conflict(f"the artifacts of '{ref}' are kept at {root}, not by this server", hint="put and remove them there")
+
+
+def _view(entry: Entry) -> wire.ArtifactView:
+    return wire.ArtifactView(
+        path=entry.path,
+        is_dir=entry.is_dir,
+        size_bytes=entry.size_bytes,
+        digest=entry.digest,
+        created_at=entry.created_at,
+    )
+
+
+def _kept(kept: Artifact, path: str) -> wire.ArtifactView:
+    return wire.ArtifactView(
+        path=clean_path(path), size_bytes=kept.size_bytes, digest=kept.digest, created_at=kept.created_at
+    )
+
+
+def _part(part: Part) -> wire.PartView:
+    return wire.PartView(number=part.number, digest=part.digest, size_bytes=part.size_bytes)
+
+
+def _upload(upload: Upload) -> wire.UploadView:
+    parts = [_part(part) for part in upload.parts]
+    return wire.UploadView(id=upload.id, path=upload.path, created_at=upload.created_at, parts=parts)

@@ -41,25 +41,28 @@ class ProgressFile:
             self._memory = mmap.mmap(fd, _FORMAT.size)
         finally:
             os.close(fd)
-        self._now = NOTHING
-        self._write()
+        self._steps = 0
+        self._step, self._stepped_at = NOTHING.step, NOTHING.stepped_at
+        self._restored = NOTHING.restored_step, NOTHING.restored_at, NOTHING.load_s
+        self._write(0.0)
 
     def stepped(self, step: int) -> None:
-        steps = self._now.steps + 1
-        self._now = self._now._replace(step=step, stepped_at=time.monotonic(), steps=steps, finished_at=0.0)
-        self._write()
+        self._steps += 1
+        self._step, self._stepped_at = step, time.monotonic()
+        self._write(0.0)
 
     def restored(self, step: int, load_s: float) -> None:
-        now = time.monotonic()
-        self._now = self._now._replace(restored_step=step, restored_at=now, load_s=load_s, finished_at=0.0)
-        self._write()
+        self._restored = step, time.monotonic(), load_s
+        self._write(0.0)
 
     def finished(self) -> None:
-        self._now = self._now._replace(finished_at=time.monotonic())
-        self._write()
+        self._write(time.monotonic())
 
-    def _write(self) -> None:
-        self._memory[:] = _FORMAT.pack(*self._now)
+    def _write(self, finished_at: float) -> None:
+        # In the order of `Progress`. By hand: this is in every step of a training, and a tuple with names takes ten
+        # times as long to renew.
+        step, at, load_s = self._restored
+        self._memory[:] = _FORMAT.pack(self._step, step, self._stepped_at, at, load_s, self._steps, finished_at)
 
 
 def tell(ranks: Iterable[Progress]) -> dict[str, Any] | None:

@@ -109,18 +109,17 @@ class Session:
         return folder
 
     def log(self, step: int | None, total: int | None, metrics: Mapping[str, Any]) -> None:
-        if self._names.issuperset(metrics):
-            values = {name: _value(name, value) for name, value in metrics.items()}
-        else:
-            values = {_checked(name): _value(name, value) for name, value in metrics.items()}
-            self._names.update(values)
-        number = None if step is None else _count("step", step)
+        if not self._names.issuperset(metrics):
+            self._names.update(map(_checked, metrics))
+        # Here and not in the writer's thread, where nobody would hear of a value that is none; floats are as they are.
+        values = {name: value if type(value) is float else _value(name, value) for name, value in metrics.items()}
         steps = None if total is None else _count("total", total)
+        if step is not None:
+            step = _count("step", step)
+            self.stepped(step)
         self._last.update(values)
-        if number is not None:
-            self.stepped(number)
         if self._spool is not None:
-            self._spool.add((time.time(), number, steps, values))
+            self._spool.add((time.time(), step, steps, values))
 
     def note_metrics(self, step: int, values: Mapping[str, float]) -> None:
         """What we have measured of a save of `step`, maybe long after it, or in a process that does not train: for the

@@ -77,7 +77,7 @@ def collect(db: Database, run_id: str, spool: Path, attempt: int = 1) -> None:
         positions = load_positions(tx, [run_id])
     spooled = list(read_spools(run_id, f"{run_id}.{attempt}", [str(spool)], positions, drain=True))
     with db.write() as tx:
-        commit_spooled(tx, spooled)
+        commit_spooled(tx, spooled, now=0.0)
 
 
 def steps(catalogue: CheckpointService, run_id: str, *, everything: bool = False) -> list[int]:
@@ -116,9 +116,9 @@ def test_a_spool_is_not_counted_by_two(database: Database, run_id: str, spool: P
     job(run_id, spool).checkpoint(*save(tmp_path / "c", run_id, 1))
     spooled = list(read_spools(run_id, f"{run_id}.1", [str(spool)], {}))
     with database.write() as tx:
-        commit_spooled(tx, spooled)
+        commit_spooled(tx, spooled, now=0.0)
     with pytest.raises(Conflict), database.write() as tx:
-        commit_spooled(tx, spooled)
+        commit_spooled(tx, spooled, now=0.0)
 
 
 def test_a_later_attempt_tells_of_what_it_finds_and_nothing_is_there_twice(

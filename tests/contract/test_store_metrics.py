@@ -149,7 +149,7 @@ def collect(db: Database, run_id: str, folder: Path, *, drain: bool = False) -> 
         positions = load_positions(tx, [run_id])
     spooled = list(read_spools(run_id, f"{run_id}.1", [str(folder)], positions, drain=drain))
     with db.write() as tx:
-        commit_spooled(tx, spooled)
+        commit_spooled(tx, spooled, now=0.0)
 
 
 def test_spools_are_collected_exactly_once(
@@ -191,9 +191,9 @@ def test_two_controllers_with_one_spool_cannot_both_count_it(
     first = list(read_spools(run_id, f"{run_id}.1", [str(tmp_path)], {}))
     second = list(read_spools(run_id, f"{run_id}.1", [str(tmp_path)], {}))
     with database.write() as tx:
-        commit_spooled(tx, first)
+        commit_spooled(tx, first, now=0.0)
     with pytest.raises(Conflict), database.write() as tx:
-        commit_spooled(tx, second)
+        commit_spooled(tx, second, now=0.0)
     assert steps(service, run_id) == [1]
 
 
@@ -227,9 +227,9 @@ def test_alerts_become_events_once_with_the_position_they_were_read_to(
     (tmp_path / metrics_spool(2)).write_text("".join(json.dumps(line) + "\n" for line in lines))
     spooled = list(read_spools(run_id, f"{run_id}.3", [str(tmp_path)], {}))
     with database.write() as tx:
-        commit_spooled(tx, spooled)
+        commit_spooled(tx, spooled, now=0.0)
     with pytest.raises(Conflict), database.write() as tx:
-        commit_spooled(tx, spooled)
+        commit_spooled(tx, spooled, now=0.0)
     alerts = [event for event in service.events(run_id, after=0).events if event.kind == "alert"]
     assert [(event.at, event.attempt, event.message) for event in alerts] == [
         (1.0, 3, "nan at step 7: the loss is no number"),
@@ -243,6 +243,6 @@ def test_a_flood_of_alerts_is_not_kept(service: RunService, run_id: str, databas
     line = json.dumps({"t": 1.0, "a": {"kind": "x", "message": "y"}}) + "\n"
     (tmp_path / metrics_spool(0)).write_text(1000 * line)
     with database.write() as tx:
-        commit_spooled(tx, list(read_spools(run_id, f"{run_id}.1", [str(tmp_path)], {})))
+        commit_spooled(tx, list(read_spools(run_id, f"{run_id}.1", [str(tmp_path)], {})), now=0.0)
     events = service.events(run_id, after=0).events
     assert sum(event.kind == "alert" for event in events) == 20

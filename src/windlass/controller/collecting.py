@@ -15,6 +15,7 @@ from sqlalchemy import Connection
 from windlass.agent import layout
 from windlass.checkpoints.store import record_notes
 from windlass.runs.alerts import record_alerts
+from windlass.runs.rulebook import heed_points
 from windlass.tracking.points import SpoolChunk, parse_spool
 from windlass.tracking.store import ingest
 
@@ -50,8 +51,9 @@ def read_spools(
                 break
 
 
-def commit_spooled(tx: Connection, spooled: Sequence[Spooled]) -> None:
-    for part in spooled:
+def commit_spooled(tx: Connection, spooled: Sequence[Spooled], *, now: float, ending: bool = False) -> None:
+    """`ending`: what follows in this transaction is the end of their attempt."""
+    for part in sorted(spooled, key=lambda part: part.run_id):  # as all writers of points lock them
         ingest(
             tx,
             part.run_id,
@@ -60,6 +62,7 @@ def commit_spooled(tx: Connection, spooled: Sequence[Spooled]) -> None:
             position=part.position,
             next_position=part.chunk.next_position,
         )
+        heed_points(tx, part.run_id, part.chunk.points, now=now, may_stop=not ending)
         record_alerts(tx, part.run_id, part.source, part.chunk.alerts)
         record_notes(tx, part.run_id, part.source, part.chunk.saves)
 

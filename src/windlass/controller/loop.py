@@ -44,6 +44,7 @@ from windlass.runs.access import TrackingAccess
 from windlass.runs.living import LivingBook
 from windlass.runs.records import AttemptRecord, RunRecord
 from windlass.runs.retry import Ended
+from windlass.runs.rulebook import commit_quiet, load_quiet
 from windlass.runs.sealing import Seal
 from windlass.runs.types import AttemptState
 from windlass.scheduling.rules import Rules
@@ -260,7 +261,7 @@ class Controller:
         self._stops.make_room()
 
     def collect(self) -> None:
-        """Metric points of live attempts."""
+        """Metric points of live attempts; and rules about those that are quiet."""
         now = self._clock.now()
         if now < self._next_collect:
             return
@@ -268,11 +269,13 @@ class Controller:
         with self._db.read() as tx:
             writing = store.load_live_log_dirs(tx, self._lease.slots)
             positions = load_positions(tx, [run_id for run_id, _, _ in writing])
+            quiet = load_quiet(tx, now=now, slots=self._lease.slots)
         spooled = [part for run_id, id, folders in writing for part in read_spools(run_id, id, folders, positions)]
-        if spooled:
+        if spooled or quiet:
             with self._db.write() as tx:
                 self._lease.beat(tx)
-                commit_spooled(tx, spooled)
+                commit_spooled(tx, spooled, now=now)
+                commit_quiet(tx, quiet, now=now)
 
     def release(self) -> None:
         """Let engines forget attempts whose end is on record."""

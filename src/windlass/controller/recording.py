@@ -121,7 +121,7 @@ class Recorder:
         for item, decision in changes:
             if isinstance(decision, EndAttempt):
                 # The last points first: whoever sees the end sees them too.
-                commit_spooled(tx, points.get(item.attempt.id, []))
+                commit_spooled(tx, points.get(item.attempt.id, []), now=now, ending=True)
                 commit.commit_end(tx, item.run, item.attempt, decision, self._prices, now=now)
 
     def _last_points(self, ending: Sequence[Work]) -> dict[str, list[Spooled]]:

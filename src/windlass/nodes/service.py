@@ -22,6 +22,7 @@ from windlass.nodes.crowd import Crowd
 from windlass.nodes.store import NodeRecord
 from windlass.nodes.tokens import NodeTokens
 from windlass.runs.alerts import record_alerts
+from windlass.runs.rulebook import heed_points
 from windlass.runs.sealing import Seal
 from windlass.tracking import storedlogs
 from windlass.tracking.points import SpoolChunk, parse_spool
@@ -108,7 +109,7 @@ class NodeService:
             if node is None or node.closed_at is not None:
                 raise _gone(attempt_id, node_rank)
             _check_incarnation(node, head.incarnation)
-            positions = self._take(tx, node, sent)
+            positions = self._take(tx, node, sent, now=now)
             complete = all(positions[part.name] >= part.position + part.size for part, _ in sent)
             changes = _changes(node, head, complete=complete)
             if changes or node.reported_at is None or now - node.reported_at > _HEARD_S:
@@ -125,7 +126,7 @@ class NodeService:
             beat_s=pace.beat_s,
         )
 
-    def _take(self, tx: Connection, node: NodeRecord, sent: Sent) -> dict[str, int]:
+    def _take(self, tx: Connection, node: NodeRecord, sent: Sent, *, now: float) -> dict[str, int]:
         positions = {}
         place = storedlogs.LogPlace(node.attempt_id, node.node_rank)
         for part, data in sent:
@@ -136,11 +137,11 @@ class NodeService:
             elif spool is None:
                 positions[part.name] = storedlogs.append(tx, place, part.name, part.position, data)
             else:
-                positions[part.name] = _take_points(tx, node, spool, part.position, data)
+                positions[part.name] = _take_points(tx, node, spool, part.position, data, now=now)
         return positions
 
 
-def _take_points(tx: Connection, node: NodeRecord, rank: int, position: int, data: bytes) -> int:
+def _take_points(tx: Connection, node: NodeRecord, rank: int, position: int, data: bytes, *, now: float) -> int:
     run_id, source = str(node.plan["run_id"]), f"spool:{node.attempt_id}:{rank}"
     lock(tx, run_id)
     known = load_position(tx, run_id, source)
@@ -152,6 +153,7 @@ def _take_points(tx: Connection, node: NodeRecord, rank: int, position: int, dat
         chunk = SpoolChunk(next_position=known + len(fresh), bad_lines=1)
     if chunk.next_position > known:
         ingest(tx, run_id, source, chunk.points, position=known, next_position=chunk.next_position)
+        heed_points(tx, run_id, chunk.points, now=now)
         record_alerts(tx, run_id, source, chunk.alerts)
         record_notes(tx, run_id, source, chunk.saves)
     return chunk.next_position

@@ -188,9 +188,12 @@ def stored_spec(spec: RunSpec) -> dict[str, Any]:
         del dumped["hang"]
     if dumped["preemptible"]:
         del dumped["preemptible"]
+    for rule in dumped["rules"]:
+        for name in [name for name, value in rule.items() if value is None]:
+            del rule[name]
     asked = dumped["resources"]
     dumped["resources"] = {name: asked[name] for name in asked if name not in _USUAL or asked[name] != _USUAL[name]}
-    return {name: value for name, value in dumped.items() if name in _FROM_THE_BEGINNING or value not in (None, {})}
+    return {name: value for name, value in dumped.items() if name in _FROM_THE_BEGINNING or value not in (None, {}, [])}
 
 
 def changed_spec(spec: Mapping[str, Any], changes: Mapping[str, Any], name: str | None) -> dict[str, Any]:

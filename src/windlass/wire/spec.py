@@ -21,6 +21,7 @@ from windlass.wire.kubernetes import KubernetesOptions
 from windlass.wire.problems import problems_of
 from windlass.wire.ray import RayOptions
 from windlass.wire.resources import Deadline, ResourcesSpec
+from windlass.wire.rules import RuleSpec
 from windlass.wire.slurm import SlurmOptions
 from windlass.wire.strict import StrictModel
 
@@ -117,6 +118,9 @@ class RunSpec(StrictModel):
     )
     retry: RetrySpec | None = Field(None, description="given: any failure is retried; not given: only transient ones")
     checkpoint: CheckpointSpec | None = Field(None, description="how often checkpoints are saved, and which stay")
+    rules: list[RuleSpec] = Field(
+        default_factory=list, max_length=50, description="what of its metrics to tell, or to end it for"
+    )
     timeout: DurationS | None = Field(None, gt=0, description="time limit of all attempts together, for example 12h")
     grace: DurationS = Field(10.0, ge=0, le=86_400, description="time between SIGTERM and SIGKILL")
     hang: Annotated[Literal["auto", "off"] | float, BeforeValidator(_hang)] = Field(

@@ -11,7 +11,18 @@ import windlass
 from windlass.api.context import Services, require_token
 from windlass.api.errors import install_error_handlers
 from windlass.api.mlflow.surface import mlflow_routes
-from windlass.api.routes import artifacts, checkpoints, exposition, following, nodes, queue, runs, server, snapshots
+from windlass.api.routes import (
+    artifacts,
+    checkpoints,
+    comparison,
+    exposition,
+    following,
+    nodes,
+    queue,
+    runs,
+    server,
+    snapshots,
+)
 from windlass.wire.cluster import ErrorBody
 from windlass.wire.spec import RunSpec
 
@@ -47,6 +58,7 @@ def create_app(services: Services) -> FastAPI:
     for router in (
         server.router,
         exposition.router,
+        comparison.router,
         snapshots.router,
         runs.router,
         queue.router,

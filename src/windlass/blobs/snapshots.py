@@ -33,10 +33,10 @@ def missing_blobs(blobs: Blobs, digest: str) -> list[str]:
 
 def snapshot_contents(blobs: Blobs, digest: str) -> list[str]:
     """The blobs that the snapshot's files need."""
-    return list(_contents(_load(blobs, digest)))
+    return list(_contents(load_files(blobs, digest)))
 
 
-def _load(blobs: Blobs, digest: str) -> list[dict[str, Any]]:
+def load_files(blobs: Blobs, digest: str) -> list[dict[str, Any]]:
     """The files of a snapshot. Checked again: a manifest can also be sent as a blob, past `store_manifest`."""
     try:
         files = json.loads(blobs.get(digest))["files"]

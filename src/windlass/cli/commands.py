@@ -44,12 +44,14 @@ _RUNS = {
     "show": "show",
     "logs": "logs",
     "watch": "watch",
+    "compare": "compare",
     "queue": "queue",
     "why": "control",
     "cancel": "control",
     "resume": "control",
     "clone": "control",
     "checkpoints": "checkpoints",
+    "artifacts": "artifacts",
     "recipes": "recipes",
     "plan": "plan",
     "simulate": "simulate",
@@ -66,7 +68,7 @@ _SERVER = {
     "restore": "backup",
     "version": "server",
 }
-_GROUPS = ("server", "checkpoints", "nodes")  # commands with commands of their own
+_GROUPS = ("server", "checkpoints", "nodes", "artifacts")  # commands with commands of their own
 # Everything after the command's first word is the command's own: `windlass run train.py --lr 3`.
 _OPEN_ENDED = {"run": {"allow_interspersed_args": False}}
 

@@ -13,10 +13,12 @@ from windlass.client.transport import Transport
 from windlass.core.home import default_home
 
 if TYPE_CHECKING:
+    from windlass.client.artifacts import Artifacts
     from windlass.client.run import Run
     from windlass.client.submission import Secrets, Submission
     from windlass.wire.checks import CheckView
     from windlass.wire.cluster import AsideView, ClusterView, Health, Info
+    from windlass.wire.comparison import Comparison
     from windlass.wire.queue import QueueView
     from windlass.wire.runs import RunSummary
     from windlass.wire.spec import RunSpec
@@ -162,6 +164,26 @@ class Client:
             cursor = page.next_cursor
             if cursor is None:
                 return
+
+    def compare(self, refs: Sequence[str], *, everything: bool = False) -> Comparison:
+        """Runs side by side: what differs, or everything."""
+        from windlass.wire.comparison import Comparison
+
+        return Comparison.model_validate(
+            self.transport.get("/api/compare", {"run": list(refs), "everything": everything})
+        )
+
+    def code_diff(self, first: str, second: str) -> str:
+        """From the code of the first run to that of the second."""
+        from urllib.parse import urlencode
+
+        return self.transport.get_text(f"/api/compare/code?{urlencode({'run': [first, second]}, doseq=True)}")
+
+    def artifacts(self, ref: str) -> Artifacts:
+        """The files of a run, by anything that names it; runs that an MLflow client made have theirs here too."""
+        from windlass.client.artifacts import Artifacts
+
+        return Artifacts(self, ref)
 
     def cluster(self) -> ClusterView:
         from windlass.wire.cluster import ClusterView

@@ -21,10 +21,13 @@ from windlass.core.names import nearest, unknown
 from windlass.db.database import Database
 from windlass.runs import store, views
 from windlass.runs.cluster import view_aside, view_cluster
+from windlass.runs.comparison import compare
+from windlass.runs.facts import code_diff, is_tracked, load_facts
 from windlass.runs.gauges import load_gauges
 from windlass.runs.logs import LogQuery, load_log_dirs, read_logs
 from windlass.runs.queue import QueueDesk
 from windlass.runs.records import AttemptRecord, RunHead, RunRecord, exit_to_json
+from windlass.runs.rulebook import heed_points, insert_rules
 from windlass.runs.sealing import Seal
 from windlass.runs.submission import (
     changed_spec,
@@ -49,6 +52,7 @@ from windlass.tracking.storedlogs import StoredLogs
 from windlass.wire import runs as wire
 from windlass.wire.checkpoints import CheckpointSpec
 from windlass.wire.cluster import AsideRequest, AsideView, ClusterView, NodeRef
+from windlass.wire.comparison import Comparison
 from windlass.wire.queue import QueueView
 from windlass.wire.spec import RunSpec, parse_spec
 
@@ -272,6 +276,16 @@ class RunService:
             log_dirs = load_log_dirs(tx, self._resolve(tx, ref).id)
         return read_logs(log_dirs, self.stored_logs, wanted, after, limit=limit)
 
+    def compare(self, refs: Sequence[str], *, everything: bool = False) -> Comparison:
+        with self._db.read() as tx:
+            facts = [load_facts(tx, self._blobs, self._known_id(tx, ref)) for ref in refs]
+        return compare(facts, everything=everything)
+
+    def code_diff(self, first: str, second: str) -> str:
+        with self._db.read() as tx:
+            runs = (self._resolve(tx, first), self._resolve(tx, second))
+        return code_diff(*runs, self._blobs)
+
     def gauges(self) -> list[Family]:
         """For Prometheus."""
         with self._db.read() as tx:
@@ -304,6 +318,7 @@ class RunService:
             after = position + len(new)
             if new:
                 ingest(tx, run_id, batch.source, new, position=position, next_position=after)
+                heed_points(tx, run_id, new, now=self._clock.now())
         return wire.MetricReceipt(accepted=len(new), next_seq=after)
 
     def resolve_id(self, ref: str) -> str:
@@ -327,8 +342,18 @@ class RunService:
             check_queue(tx, row, self._rules)
             store.insert_run(tx, row)
             store.record_event(tx, row["id"], EventKind.SUBMITTED, at=now, message=message)
+            insert_rules(tx, row["id"], row["spec"].get("rules") or ())
             seal(tx)
         self._nudge()
+
+    def _known_id(self, tx: Connection, ref: str) -> str:
+        """Of a run of ours, or of one that only an MLflow client knows: that one by its whole id."""
+        try:
+            return self._resolve(tx, ref).id
+        except NotFound:
+            if not is_tracked(tx, ref):
+                raise
+            return ref
 
     def _change(self, ref: str, attempt: Callable[[Connection, RunRecord, float], None]) -> wire.RunView:
         """Apply `attempt` to the run as it is now; again if somebody else changed it in between."""

@@ -20,7 +20,9 @@ def insert_missing(tx: Connection, table: Table, rows: Sequence[Mapping[str, Any
 
 def insert_new(tx: Connection, table: Table, row: Mapping[str, Any]) -> bool:
     """Whether it was new; one whose key is there already is left as it is."""
-    return tx.execute(_insert(tx, table).values(**row).on_conflict_do_nothing()).rowcount == 1
+    # Not by the count of rows: where the database numbers them, the driver does not tell it.
+    statement = _insert(tx, table).values(**row).on_conflict_do_nothing()
+    return tx.execute(statement.returning(*table.primary_key.columns)).first() is not None
 
 
 def insert_or_replace(tx: Connection, table: Table, row: Mapping[str, Any]) -> None:

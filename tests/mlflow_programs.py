@@ -1,0 +1,50 @@
+"""Programs that use the real `mlflow` package, in processes of their own: it brings threads, hooks and warnings along
+that are nobody's business here. What a program keeps in `result` comes back."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+_PATIENCE_S = 120
+_AROUND = """
+import json, sys
+import mlflow
+from mlflow import MlflowClient
+client = MlflowClient()
+result = {{}}
+{program}
+json.dump(result, open(sys.argv[1], "w"))
+"""
+
+
+def environment(url: str, token: str | None = None) -> dict[str, str]:
+    """Of a program that logs to a server."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW", "WINDLASS"))}
+    told = {
+        "MLFLOW_TRACKING_URI": url,
+        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "GIT_PYTHON_REFRESH": "quiet",
+    }
+    return {**kept, **told, **({"MLFLOW_TRACKING_TOKEN": token} if token else {})}
+
+
+def run_program(program: str, environ: dict[str, str], folder: Path) -> dict[str, Any]:
+    kept = folder / "result.json"
+    done = subprocess.run(
+        [sys.executable, "-c", _AROUND.format(program=program), str(kept)],
+        env=environ,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=_PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(kept.read_text())
+    return result

@@ -50,6 +50,7 @@ _RUNS = {
     "cancel": "control",
     "resume": "control",
     "clone": "control",
+    "reproduce": "control",
     "checkpoints": "checkpoints",
     "artifacts": "artifacts",
     "recipes": "recipes",

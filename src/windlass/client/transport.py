@@ -4,6 +4,8 @@ following of event streams across lost connections.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -71,6 +73,31 @@ class Transport:
     def send(self, path: str, chunks: Callable[[], Iterable[bytes]]) -> None:
         """A body of any size, made anew for each try."""
         self._request(Request(method="POST", path=path, chunks=chunks), repeat=True)
+
+    def put(self, path: str, chunks: Callable[[], Iterable[bytes]], *, patience_s: float = 600.0) -> Any:
+        """As `send`, to a place that is the same when it is sent twice."""
+        request = Request(method="PUT", path=path, chunks=chunks, patience_s=patience_s)
+        return self._request(request, repeat=True).json()
+
+    def delete(self, path: str) -> Any:
+        content = self._request(Request(method="DELETE", path=path), repeat=False).content
+        return json.loads(content) if content else None
+
+    @contextlib.contextmanager
+    def reading(self, path: str, headers: Mapping[str, str]) -> Iterator[httpx.Response]:
+        """An answer of any size, as it comes. Raises ServerUnreachable where the connection breaks, at its beginning or
+        in its midst."""
+        import httpx
+
+        try:
+            with self._client().stream("GET", path, headers=dict(headers)) as response:
+                if response.status_code >= 300:
+                    raise_for_error(response.status_code, response.read())
+                yield response
+        except httpx.TransportError as error:
+            url = self._endpoint.url if self._endpoint else None
+            self._forget()
+            raise unreachable(url, error) from error
 
     def _client(self) -> httpx.Client:
         import httpx
@@ -220,8 +247,6 @@ def _error_classes() -> dict[str, type[WindlassError]]:
 
 def raise_for_error(status: int, content: bytes) -> None:
     """Turn an error body into the exception that the server raised."""
-    import json
-
     if status < 300:
         return
     try:

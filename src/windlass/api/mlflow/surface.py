@@ -7,8 +7,10 @@ from starlette.routing import BaseRoute, Route
 
 from windlass.api.mlflow import (
     artifacts,
+    assessments,
     experiments,
     models,
+    otlp,
     promptlab,
     questions,
     registry,
@@ -19,15 +21,28 @@ from windlass.api.mlflow import (
 from windlass.api.mlflow.calls import guarded
 from windlass.api.mlflow.errors import MlflowError
 
+# The version of MLflow whose API this is. Its clients ask before they send spans.
+VERSION = "3.15.1"
 _ANY = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 
 def mlflow_routes() -> list[BaseRoute]:
-    named = (experiments, runs, models, artifacts, registry, webhooks, traces, promptlab, questions)
+    named = (experiments, runs, models, artifacts, registry, webhooks, traces, assessments, promptlab, questions)
     calls = [route for module in named for route in module.calls.routes()]
     others = [f"/{kind}/{version}.0/mlflow/{{rest:path}}" for kind in ("api", "ajax-api") for version in (2, 3)]
     unknown = [Route(path, guarded(_unknown), methods=_ANY, include_in_schema=False) for path in others]
-    return [*calls, *artifacts.streams, *questions.routes, *unknown]
+    return [
+        *calls,
+        *artifacts.streams,
+        *otlp.routes,
+        *questions.routes,
+        Route("/version", _version, include_in_schema=False),
+        *unknown,
+    ]
+
+
+async def _version(_request: Request) -> Response:
+    return Response(VERSION, media_type="text/plain")
 
 
 async def _unknown(request: Request) -> Response:

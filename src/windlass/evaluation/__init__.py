@@ -1,0 +1,1 @@
+"""What evaluations of models and agents need beside traces: data sets, scorers, issues."""

@@ -1,0 +1,1 @@
+"""The gateway's book: endpoints, the models behind them, and the sealed keys of their providers."""

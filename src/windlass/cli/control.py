@@ -80,6 +80,26 @@ def clone(
     _started(original.clone(set=wanted, name=name, secrets=keys.secrets(secret)), follow=follow, json=json)
 
 
+def reproduce(
+    ctx: typer.Context,
+    run: options.RunRef,
+    name: options.Name = None,
+    secret: options.Secret = None,
+    follow: Follow = False,
+    json: options.Json = False,
+) -> None:
+    """Run exactly the same again, and say what could not be pinned."""
+    copy, pins = open_client(ctx).get(run).reproduce(name=name, secrets=keys.secrets(secret))
+    if json:
+        say_json({"run": copy.view.model_dump(mode="json"), "pins": [pin.model_dump(mode="json") for pin in pins]})
+        return
+    paint = paint_for(sys.stderr)
+    for pin in pins:
+        mark = paint("same", "green") if pin.pinned else paint("open", "yellow")
+        print(f"{mark}  {pin.what:<9} {pin.how}", file=sys.stderr)
+    _started(copy, follow=follow, json=False)
+
+
 def _started(run: object, *, follow: bool, json: bool) -> None:
     from windlass.client import Run
 

@@ -18,6 +18,8 @@ from windlass.wire.runs import (
     LogLine,
     LogPage,
     MetricsView,
+    Pin,
+    Reproduction,
     RunSummary,
     RunView,
     Why,
@@ -256,6 +258,14 @@ class Run:
         if name is not None:
             body["name"] = name
         return Run(self._client, RunView.model_validate(self._client.transport.post(self._path("/clone"), body)))
+
+    def reproduce(self, *, name: str | None = None, secrets: Secrets | None = None) -> tuple[Run, list[Pin]]:
+        """Submit exactly this run again. The pins say what of it is the same for certain."""
+        from windlass.client.submission import given_secrets
+
+        body: dict[str, Any] = {"secrets": given_secrets(secrets), **({"name": name} if name else {})}
+        found = Reproduction.model_validate(self._client.transport.post(self._path("/reproduce"), body))
+        return Run(self._client, found.run), found.pins
 
     def _seen(self, data: Any) -> Run:
         self.view = RunView.model_validate(data)

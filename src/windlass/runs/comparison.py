@@ -34,7 +34,7 @@ def compare(found: Sequence[RunFacts], *, everything: bool = False) -> Compariso
     something as well."""
     topics = []
     for topic in Topic:
-        always = everything or topic in (Topic.METRICS, Topic.COST, Topic.RUN)
+        always = everything or topic in (Topic.METRICS, Topic.COST)
         rows = [row for row in _rows(topic, [facts.topics.get(topic, {}) for facts in found]) if always or row.differs]
         if rows:
             topics.append(ComparedTopic(topic=topic, rows=rows))

@@ -18,6 +18,7 @@ from windlass.experiments.types import TrackedRun
 from windlass.runs import store
 from windlass.runs.comparison import RunFacts, Value
 from windlass.runs.records import RunRecord
+from windlass.runs.reproduction import Known
 from windlass.tracking.store import load_summaries
 from windlass.wire.comparison import Topic
 
@@ -54,6 +55,15 @@ def load_facts(tx: Connection, blobs: Blobs, run_id: str) -> RunFacts:
         },
     }
     return RunFacts(id=run_id, name=run.name, state=run.state, project=run.project, topics=topics)
+
+
+def load_known(tx: Connection, run: RunRecord) -> Known:
+    """What running it again goes by."""
+    attempts = [attempt for attempt in store.load_attempts(tx, run.id) if attempt.started_at is not None]
+    last = attempts[-1] if attempts else None
+    environments = store.load_environments(tx, [last.environment_digest if last else None])
+    datasets = [(one.dataset.name, one.dataset.digest) for one in load_tracked(tx, run.id).datasets]
+    return Known(last.placement if last else None, next(iter(environments.values()), {}), datasets)
 
 
 def code_files(run: RunRecord, blobs: Blobs) -> dict[str, str | None]:

@@ -22,11 +22,12 @@ from windlass.db.database import Database
 from windlass.runs import store, views
 from windlass.runs.cluster import view_aside, view_cluster
 from windlass.runs.comparison import compare
-from windlass.runs.facts import code_diff, is_tracked, load_facts
+from windlass.runs.facts import code_diff, is_tracked, load_facts, load_known
 from windlass.runs.gauges import load_gauges
 from windlass.runs.logs import LogQuery, load_log_dirs, read_logs
 from windlass.runs.queue import QueueDesk
 from windlass.runs.records import AttemptRecord, RunHead, RunRecord, exit_to_json
+from windlass.runs.reproduction import decide_changes, decide_pins
 from windlass.runs.rulebook import heed_points, insert_rules
 from windlass.runs.sealing import Seal
 from windlass.runs.submission import (
@@ -171,6 +172,17 @@ class RunService:
             row, message=f"cloned from {original.id}", now=now, seal=lambda tx: self._seal.store(tx, row["id"], secrets)
         )
         return self.view(row["id"])
+
+    def reproduce(self, ref: str, request: wire.ReproduceRequest, *, user: str | None) -> wire.Reproduction:
+        """The same run again, and what of it could not be pinned."""
+        with self._db.read() as tx:
+            original = self._resolve(tx, ref)
+            known = load_known(tx, original)
+        wanted = wire.CloneRequest(
+            set=decide_changes(original, known.placement), name=request.name, secrets=request.secrets
+        )
+        run = self.clone(original.id, wanted, user=user)
+        return wire.Reproduction(run=run, pins=decide_pins(original, known))
 
     # ---- looking -----------------------------------------------------------------------------------------------
 

@@ -72,6 +72,24 @@ class CloneRequest(Wire):
     secrets: dict[EnvName, Text] = Field(default_factory=dict)
 
 
+class ReproduceRequest(Wire):
+    name: ShortText | None = None
+    secrets: dict[EnvName, Text] = Field(default_factory=dict)
+
+
+class Pin(Wire):
+    """One thing that a run depends on."""
+
+    what: str = Field(description="code, command, seed, packages, hardware or data")
+    pinned: bool = Field(description="a copy of the run gets the same")
+    how: str
+
+
+class Reproduction(Wire):
+    run: RunView
+    pins: list[Pin]
+
+
 class ExitView(Wire):
     reason: str
     exit_code: int | None = None
@@ -253,3 +271,6 @@ class Why(Wire):
     position: int | None = Field(None, description="place in the queue, from 1")
     queued: int | None = Field(None, description="how many wait with it")
     start: StartEstimate | None = None
+
+
+Reproduction.model_rebuild()

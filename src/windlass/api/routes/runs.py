@@ -78,3 +78,9 @@ def resume(ref: Ref, services: Context) -> wire.RunView:
 def clone(ref: Ref, services: Context, request: wire.CloneRequest | None = None) -> wire.RunView:
     """Submit a new run like this one, with the same code, and with changes if any are given."""
     return services.runs.clone(ref, request or wire.CloneRequest(), user=None)
+
+
+@router.post("/{ref}/reproduce", status_code=201)
+def reproduce(ref: Ref, services: Context, request: wire.ReproduceRequest | None = None) -> wire.Reproduction:
+    """Submit the same run again: code, command, params, seed and sizes; and say what could not be pinned."""
+    return services.runs.reproduce(ref, request or wire.ReproduceRequest(), user=None)

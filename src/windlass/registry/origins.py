@@ -75,19 +75,20 @@ def load_by_uri(tx: Connection, uri: sources.ModelUri) -> ModelVersion:
     return max(found, key=lambda version: version.version)
 
 
-def load_logged(tx: Connection, model_id: str) -> LoggedModel:
+def load_logged(tx: Connection, model_id: str, *, lock: bool = False) -> LoggedModel:
     c = logged_models.c
     query = select(c.artifact_location, c.source_run_id).where(c.id == model_id, c.stage == "active")
-    row = tx.execute(query).first()
+    row = tx.execute(query.with_for_update() if lock else query).first()
     if row is None:
         raise NotFound(f"Logged model with ID '{model_id}' not found.")
     return LoggedModel(location=row.artifact_location, run_id=row.source_run_id)
 
 
 def note_version(tx: Connection, model_id: str, name: str, version: int) -> None:
-    """On a logged model, which versions were made of it. Who calls holds the model's lock."""
+    """On a logged model, which versions were made of it."""
+    load_logged(tx, model_id, lock=True)
     c = logged_model_tags.c
-    query = select(c.value).where(c.model_id == model_id, c.key == _VERSIONS_TAG).with_for_update()
+    query = select(c.value).where(c.model_id == model_id, c.key == _VERSIONS_TAG)
     known = json.loads(tx.execute(query).scalar() or "[]")
     value = json.dumps([*known, {"name": name, "version": version}])
     insert_or_replace(tx, logged_model_tags, {"model_id": model_id, "key": _VERSIONS_TAG, "value": value})

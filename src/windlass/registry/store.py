@@ -57,7 +57,7 @@ def load_models(tx: Connection, names: Sequence[str]) -> list[RegisteredModel]:
             latest[version.name].append(version)
         for row in tx.execute(select(registered_models).where(registered_models.c.name.in_(some))):
             by_name[row.name] = RegisteredModel(
-                **row._mapping, tags=tags[row.name], aliases=aliases[row.name], latest=latest[row.name]
+                **row._mapping, tags=tags[row.name], aliases=aliases[row.name], latest=tuple(latest[row.name])
             )
     return [by_name[name] for name in names if name in by_name]
 

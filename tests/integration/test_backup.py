@@ -14,6 +14,7 @@ import pytest
 from sqlalchemy import MetaData, insert, select, text
 from typer.testing import CliRunner
 
+from windlass.artifacts.service import ArtifactService
 from windlass.blobs.contract import Blobs
 from windlass.blobs.local import LocalBlobs
 from windlass.blobs.opening import open_blobs
@@ -130,6 +131,19 @@ def comparable(rows: dict[str, list[dict[str, Any]]]) -> dict[str, list[dict[str
     """Without what restoring changes: where the logs of ended attempts are."""
     left = {name: found for name, found in rows.items() if name not in ("log_files", "log_chunks")}
     return {**left, "attempts": [{**row, "log_dirs": None} for row in rows["attempts"]]}
+
+
+def test_artifacts_come_along(sqlite: Database, blobs: LocalBlobs, clock: FakeClock, tmp_path: Path) -> None:
+    room = blobs.room("artifacts")
+    artifacts = ArtifactService(db=sqlite, clock=clock, blobs=room)
+    artifacts.put_bytes("0/r/artifacts/x", b"content")
+    same = blobs.put(b"content")  # of a snapshot: kept apart
+    other, other_blobs = Database(sqlite_url(tmp_path / "other.db")), open_blobs_in(tmp_path / "other")
+    restore(Backup(saved(sqlite, blobs)), other, other_blobs)
+    assert list(other_blobs.digests()) == list(other_blobs.room("artifacts").digests()) == [same]
+    there = ArtifactService(db=other, clock=clock, blobs=other_blobs.room("artifacts"))
+    assert there.get_bytes("0/r/artifacts/x") == b"content"
+    other.close()
 
 
 @pytest.mark.postgres

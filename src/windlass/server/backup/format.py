@@ -4,6 +4,7 @@ windlass-backup.json       format, version, schema, time, what is in it
 tables/NAME.jsonl.gz       a line with the columns, then a line per row
 logs/ATTEMPT/NODE/NAME.gz  rank logs that lay in folders of this machine
 blobs/DIGEST               as they are; their names are their checksums
+blobs/artifacts/DIGEST     those of artifacts
 secret.key                 only if asked for
 checksums.json             sha256 of every other member but the blobs; without it the file is cut off
 """
@@ -25,6 +26,7 @@ HEADER = "windlass-backup.json"
 CHECKSUMS = "checksums.json"
 SECRET_KEY = "secret.key"
 TABLES, LOGS, BLOBS = "tables/", "logs/", "blobs/"
+ARTIFACTS = "artifacts/"  # within BLOBS
 # Told anew by migrations, or by whatever lives when a server starts.
 LEFT_OUT = frozenset(
     ("alembic_version", "schema_readers", "leases", "nodes", "engines", "log_watches"),

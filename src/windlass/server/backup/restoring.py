@@ -26,6 +26,7 @@ from windlass.tracking.storedlogs import LogPlace, append
 
 _ROWS_AT_ONCE = 5_000
 _LOG_BYTES_AT_ONCE = 8 << 20
+_DIGEST_LENGTH = 64
 
 
 class Backup:
@@ -63,6 +64,7 @@ class Backup:
         return file
 
     def blobs(self) -> list[str]:
+        """Their digests, with the room's name before those of a room."""
         return [name.removeprefix(form.BLOBS) for name in self._members if name.startswith(form.BLOBS)]
 
     def logs(self) -> Iterator[tuple[LogPlace, str, str]]:
@@ -97,8 +99,10 @@ def restore(
         _check_empty(db)
     backup.verify(progress)
     names = backup.blobs()
-    for done, digest in enumerate(names, 1):
-        blobs.put_stream(digest, backup.open(f"{form.BLOBS}{digest}"))  # type: ignore[arg-type]
+    rooms = {"": blobs, form.ARTIFACTS: blobs.room(form.ARTIFACTS.strip("/"))}
+    for done, name in enumerate(names, 1):
+        room, digest = name[:-_DIGEST_LENGTH], name[-_DIGEST_LENGTH:]
+        rooms[room].put_stream(digest, backup.open(f"{form.BLOBS}{name}"))  # type: ignore[arg-type]
         progress("blobs", done, len(names))
     current = current_revision(db)
     with db.write() as tx:

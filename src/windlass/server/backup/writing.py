@@ -19,7 +19,7 @@ from sqlalchemy import Connection, MetaData, Table, func, select
 import windlass
 from windlass.agent import layout
 from windlass.blobs.contract import Blobs
-from windlass.core.errors import Conflict
+from windlass.core.errors import Conflict, NotFound
 from windlass.db.database import Database
 from windlass.db.migrate import HEAD, current_revision
 from windlass.runs.tables import attempts
@@ -167,11 +167,19 @@ def _write_logs(folders: list[tuple[str, int, Path]], writer: _Writer, progress:
 
 
 def _write_blobs(blobs: Blobs, writer: _Writer, progress: Progress) -> int:
-    digests = sorted(blobs.digests())
-    for done, digest in enumerate(digests, 1):
+    rooms = {"": blobs, form.ARTIFACTS: blobs.room(form.ARTIFACTS.strip("/"))}
+    found = [(name, digest) for name, room in rooms.items() for digest in sorted(room.digests())]
+    count = 0
+    for done, (name, digest) in enumerate(found, 1):
         with tempfile.SpooledTemporaryFile(max_size=8 << 20) as file:
-            for piece in blobs.stream(digest):
-                file.write(piece)
-            writer.add_file(f"{form.BLOBS}{digest}", file, sum_up=False)
-        progress("blobs", done, len(digests))
-    return len(digests)
+            try:
+                for piece in rooms[name].stream(digest):
+                    file.write(piece)
+            except NotFound:
+                if name != form.ARTIFACTS:
+                    raise
+                continue  # no artifact has named it for a day, and it was collected just now
+            writer.add_file(f"{form.BLOBS}{name}{digest}", file, sum_up=False)
+        count += 1
+        progress("blobs", done, len(found))
+    return count

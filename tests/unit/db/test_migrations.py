@@ -36,7 +36,7 @@ def empty(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
 
 def import_all_tables() -> None:
     """Tables hang themselves on the metadata when their module is imported."""
-    for package in ("runs", "nodes", "checkpoints", "tracking", "scheduling", "controller"):
+    for package in ("runs", "nodes", "checkpoints", "tracking", "scheduling", "controller", "registry", "webhooks"):
         folder = Path(windlass.__file__).with_name(package)
         for module in pkgutil.iter_modules([str(folder)]):
             importlib.import_module(f"windlass.{package}.{module.name}")

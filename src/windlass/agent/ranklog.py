@@ -1,4 +1,5 @@
-"""A rank's log file: both of its streams, a timestamp on every line, nothing lost but what the disk refuses.
+"""A rank's log file: both of its streams, a timestamp on every line, nothing lost but what the disk refuses, and what
+is over a limit: then the beginning and the end are kept, and a line between them says so.
 
 A record is `<UTC time> <stream> <text>`; the stream is `o` or `e`, with a `+` when the line does not end here: the
 next record of the same stream goes on with it, and after the last record it means that no newline was written.
@@ -14,6 +15,7 @@ from .masking import Mask
 LONGEST_RECORD_BYTES = 64 * 1024
 PARTIAL_AFTER_S = 0.2
 TAIL_BYTES = 16 * 1024
+KEPT_END_BYTES = 256 * 1024  # of what is over the limit
 
 
 def timestamp(now: float) -> str:
@@ -103,11 +105,39 @@ class Stream:
         self.tail = (self.tail + text[-TAIL_BYTES:])[-TAIL_BYTES:]
 
 
+class Ending:
+    """The last records of many, about so many bytes of them."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._kept = bytearray()
+        self._left_out = 0
+
+    def add(self, records: bytes) -> None:
+        self._kept += records
+        if len(self._kept) > 2 * self._most_bytes:
+            # Whole records only: what is kept begins after the end of one.
+            cut = self._kept.find(b"\n", len(self._kept) - self._most_bytes - 1) + 1
+            self._left_out += cut
+            del self._kept[:cut]
+
+    def taken(self) -> tuple[int, bytes]:
+        """How many bytes were left out, and those that come after them."""
+        return self._left_out, bytes(self._kept)
+
+
+def _own_line(text: str, now: float) -> bytes:
+    return ("%s e [windlass] %s\n" % (timestamp(now), text)).encode("utf-8", "replace")
+
+
 class RankLog:
     """Writes the records of both streams. A disk that refuses costs output, never the run."""
 
-    def __init__(self, path: str, mask: Mask) -> None:
+    def __init__(self, path: str, mask: Mask, limit_bytes: int | None = None) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._limit_bytes = limit_bytes
+        self._size = os.fstat(self._fd).st_size if limit_bytes is not None else 0
+        self._over: Ending | None = None
         self.out = Stream(b"o", mask)
         self.err = Stream(b"e", mask)
         self.dropped_bytes = 0
@@ -133,14 +163,35 @@ class RankLog:
     def note(self, text: str, now: float) -> None:
         """A line of our own between those of two processes of the rank."""
         ended = self.out.end_line(now) + self.err.end_line(now)
-        self._write(ended + ("%s e [windlass] %s\n" % (timestamp(now), text)).encode("utf-8", "replace"), now)
+        self._write(ended + _own_line(text, now), now)
 
     def close(self) -> None:
+        if self._over is not None:
+            left_out, end = self._over.taken()
+            if left_out:
+                end = _own_line("%d bytes of output were left out here" % left_out, time.time()) + end
+            if end:
+                self._put(end, time.time())
         os.close(self._fd)
 
     def _write(self, records: bytes, now: float) -> None:
         if not records:
             return
+        if self._limit_bytes is not None:
+            if self._over is None and self._size + len(records) > self._limit_bytes:
+                self._over = Ending(KEPT_END_BYTES)
+                told = (
+                    "the output is over its limit of %d bytes (logs.limit): from here on only its end is kept, "
+                    "and written when the rank has ended"
+                )
+                self._put(_own_line(told % self._limit_bytes, now), now)
+            if self._over is not None:
+                self._over.add(records)
+                return
+            self._size += len(records)
+        self._put(records, now)
+
+    def _put(self, records: bytes, now: float) -> None:
         if self._gap_bytes:
             marker = "%s e [windlass] %d bytes of output were dropped here: %s\n" % (
                 timestamp(now),

@@ -134,7 +134,7 @@ def _start_ranks(
 ) -> Step | None:
     """A step in a warm rank. Raises CannotStart; then some may have been started."""
     for command in commands:
-        log = RankLog(os.path.join(plan["node_dir"], layout.rank_log(command.rank)), mask)
+        log = RankLog(os.path.join(plan["node_dir"], layout.rank_log(command.rank)), mask, plan.get("log_limit_bytes"))
         started = start_rank(command, warm)
         if not isinstance(started, Started):
             return started

@@ -17,6 +17,7 @@ from windlass.wire.checkpoints import CheckpointSpec
 # What a run on the server's own machine sees of the server's environment: nothing of Windlass, nothing secret, what
 # programs need to work.
 _INHERITED = ("HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "TZ", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
+_LEAST_LOG_BYTES = 1 << 20  # of a rank, however many there are
 
 
 def render_launch(
@@ -28,8 +29,10 @@ def render_launch(
     inherited: Mapping[str, str],
     key: str = "",
     told: Mapping[str, str] | None = None,
+    log_limit_bytes: int | None = None,
 ) -> Launch:
-    """`key`: a fresh secret that the attempt's supervisors share. `told`: more variables, which the user's win over."""
+    """`key`: a fresh secret that the attempt's supervisors share. `told`: more variables, which the user's win over.
+    `log_limit_bytes`: of all ranks together."""
     spec = run.spec
     workers = workers_per_node(spec, run.argv, gpus=len(attempt.placement.shares[0].gpu_indices))
     env = {
@@ -68,8 +71,13 @@ def render_launch(
         project=run.project,
         image=spec.image,
         tpus=is_tpu(run.resources.gpu_type),
+        log_limit_bytes=_log_limit(log_limit_bytes, len(attempt.placement.shares) * workers),
         options=_options(run, engine_type),
     )
+
+
+def _log_limit(of_run_bytes: int | None, ranks: int) -> int | None:
+    return None if of_run_bytes is None else max(_LEAST_LOG_BYTES, of_run_bytes // max(1, ranks))
 
 
 def _in_place(run: RunRecord, key: str) -> InPlace | None:

@@ -74,6 +74,7 @@ class Controller:
         rules: Rules | None = None,
         archivist: Archivist | None = None,
         access: TrackingAccess | None = None,
+        log_limit_bytes: int | None = None,
         jitter: random.Random | None = None,
     ) -> None:
         self._db = db
@@ -86,6 +87,7 @@ class Controller:
         rules = rules or Rules()
         self._archivist = archivist
         self._access = access
+        self._log_limit_bytes = log_limit_bytes
         self._jitter = jitter or random.Random()
         self._wake = threading.Event()
         self._stopping = threading.Event()
@@ -348,6 +350,7 @@ class Controller:
             inherited=os.environ,
             key=os.urandom(16).hex(),
             told=self._access.variables(run, engine.type, own) if self._access else None,
+            log_limit_bytes=self._log_limit_bytes,
         )
         if not self._lease.is_fresh():
             raise Unavailable("the lease was not renewed in time: it may be another controller's by now")

@@ -59,6 +59,7 @@ class Launch:
     project: str = "default"  # whose it is; not taken from `env`, which users write
     image: str | None = None  # a container image to run in, where the engine has containers
     tpus: bool = False  # what the placement calls GPUs are TPUs
+    log_limit_bytes: int | None = None  # of one rank's output; beyond it, only the end is kept
     options: Mapping[str, Any] = field(default_factory=dict)  # the spec's section for this type of engine
 
 

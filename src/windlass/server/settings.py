@@ -46,6 +46,7 @@ class Settings:
     prices: PriceBook = field(default_factory=PriceBook)
     controller: ControllerSection = field(default_factory=ControllerSection)
     archive_logs: bool = False  # to the blobs, once an attempt is over
+    log_limit_bytes: int | None = None  # of one run's output
     keep_s: float = 604_800.0  # folders whose logs are archived, and reports of nodes
     metrics: MetricsSection = field(default_factory=MetricsSection)
 
@@ -100,6 +101,7 @@ class Settings:
             controller=config.controller,
             archive_logs=_archives(config),
             keep_s=config.logs.keep,
+            log_limit_bytes=config.logs.limit,
             metrics=config.metrics,
         )
 

@@ -11,7 +11,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from windlass.core.quantities import parse_duration
+from windlass.core.quantities import parse_duration, parse_size
 from windlass.wire.engines import EngineConfig, LocalConfig
 from windlass.wire.scheduling import ProjectSection, SchedulingSection, check_projects
 from windlass.wire.strict import StrictModel
@@ -120,6 +120,11 @@ class LogsSection(StrictModel):
         604_800.0,
         description="how long folders of attempts stay after their logs were moved, and reports of nodes after their "
         "end (7 days); what was not moved stays",
+    )
+    limit: Annotated[int, BeforeValidator(parse_size), Field(ge=1 << 20, le=2**60)] | None = Field(
+        20 * 10**9,
+        description="of one run's output, shared by its ranks; beyond it the end is kept, and a line says so (20 GB); "
+        "null: none",
     )
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windlass.agent.masking import Mask
-from windlass.agent.ranklog import LONGEST_RECORD_BYTES, RankLog, Stream, timestamp
+from windlass.agent.ranklog import KEPT_END_BYTES, LONGEST_RECORD_BYTES, RankLog, Stream, timestamp
 
 NOW = 1_794_715_342.123456
 RECORD = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z ([oe])(\+?) (.*)", re.DOTALL)
@@ -125,3 +125,43 @@ def test_a_disk_that_refuses_costs_output_only(tmp_path: Path, monkeypatch: pyte
     assert lines[2].endswith("bytes of output were dropped here: No space left on device")
     assert len(lines) == 4
     assert log.dropped_bytes == len("2026-11-15T04:02:22.123456Z o torn\n") - 10 + 38
+
+
+def test_over_its_limit_a_log_keeps_beginning_and_end_and_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "rank-0.log"
+    log = RankLog(str(path), Mask([]), limit_bytes=10_000)
+    lines = [b"line %06d %s\n" % (number, b"x" * 80) for number in range(20_000)]
+    for line in lines:
+        log.feed(log.out, line, NOW)
+    log.finish(log.out, NOW)
+    assert path.stat().st_size < 12_000  # while it runs
+    log.close()
+    texts = [line.split(b" ", 2)[2] + b"\n" for line in path.read_bytes().splitlines()]
+    marks = [number for number, text in enumerate(texts) if text.startswith(b"[windlass]")]
+    assert len(marks) == 2
+    beginning, end = texts[: marks[0]], texts[marks[1] + 1 :]
+    assert beginning == lines[: len(beginning)]
+    assert end == lines[-len(end) :]
+    assert b"over its limit of 10000 bytes" in texts[marks[0]]
+    left_out = int(texts[marks[1]].split()[1])
+    skipped = lines[len(beginning) : len(lines) - len(end)]
+    assert left_out == sum(len(line) + len(timestamp(NOW)) + 3 for line in skipped)
+    assert KEPT_END_BYTES <= sum(map(len, end)) + 31 * len(end) <= 2 * KEPT_END_BYTES
+
+
+def test_a_log_within_its_limit_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "rank-0.log"
+    log = RankLog(str(path), Mask([]), limit_bytes=10_000)
+    log.feed(log.out, b"a\nb\n", NOW)
+    log.close()
+    assert put_together(path.read_bytes()) == b"a\nb\n"
+
+
+def test_what_was_written_before_counts(tmp_path: Path) -> None:
+    path = tmp_path / "rank-0.log"
+    path.write_bytes(b"x" * 9_999 + b"\n")
+    log = RankLog(str(path), Mask([]), limit_bytes=10_000)
+    log.feed(log.out, b"again\n", NOW)
+    log.close()
+    assert b"over its limit" in path.read_bytes()
+    assert path.read_bytes().endswith(b"again\n")

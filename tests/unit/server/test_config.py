@@ -110,6 +110,7 @@ EXAMPLES: dict[str, Any] = {
     "blobs.retries": 1,
     "logs.archive": "never",
     "logs.keep": 3600.0,
+    "logs.limit": 5_000_000_000,
     "metrics.keep_points": 3600.0,
     "metrics.keep": 7200.0,
     "engines": {"here": {"type": "local", "nodes": 2, "warm": False}},

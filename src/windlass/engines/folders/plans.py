@@ -54,6 +54,7 @@ def render_common_plan(
         **render_resumed(launch),
         **render_in_place(launch),
         **render_hang(launch),
+        **render_log_limit(launch),
         "env": env,
         "run_dir": str(folder),
         "workdir": launch.workdir or str(folder / "work"),
@@ -63,6 +64,11 @@ def render_common_plan(
         "grace_s": launch.grace_s,
         "sample_interval_s": SAMPLE_INTERVAL_S,
     }
+
+
+def render_log_limit(launch: Launch) -> dict[str, Any]:
+    """Nothing where there is none."""
+    return {"log_limit_bytes": launch.log_limit_bytes} if launch.log_limit_bytes is not None else {}
 
 
 def render_roles(launch: Launch) -> dict[str, Any]:

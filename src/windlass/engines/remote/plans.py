@@ -9,7 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 from windlass.engines.contract import Launch
-from windlass.engines.folders.plans import render_hang, render_in_place, render_resumed, render_roles
+from windlass.engines.folders.plans import (
+    render_hang,
+    render_in_place,
+    render_log_limit,
+    render_resumed,
+    render_roles,
+)
 
 VERSION = 1
 SAMPLE_INTERVAL_S = 2.0
@@ -38,6 +44,7 @@ def render_remote_plans(launch: Launch, *, inherit_path: bool = False) -> list[d
         **render_resumed(launch),
         **render_in_place(launch),
         **render_hang(launch),
+        **render_log_limit(launch),
         "env": env,
         "code_digest": launch.code_digest if launch.workdir is None else None,
         "workdir": launch.workdir,

@@ -16,7 +16,7 @@ from windlass.db.database import Database
 from windlass.tracking.blocks import NO_STEP, Block, merged, pack, unpack
 from windlass.tracking.columns import Column, ordered, pack_column, unpack_column
 from windlass.tracking.compaction import Compaction, Deed, Head, Tail, decide_fillings, pieces
-from windlass.tracking.rollups import GROUP, grouped, of_points, pack_rollups
+from windlass.tracking.rollups import COARSE, GROUP, grouped, keep_rollups, of_points, pack_rollups
 from windlass.tracking.store import put_tail
 from windlass.tracking.tables import chunks, points, summaries, tails
 
@@ -176,7 +176,7 @@ def _row(column: Column) -> dict[str, Any]:
         "last_at": column.ats[-1],
         "earliest": min(column.ats),
         "latest": max(column.ats),
-        "whole": pack_rollups(grouped(groups, len(groups.points))),
+        "coarse": keep_rollups(grouped(groups, COARSE // GROUP)),
         "groups": pack_rollups(groups),
         "data": pack_column(column),
     }

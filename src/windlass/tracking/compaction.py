@@ -13,7 +13,7 @@ from windlass.tracking.columns import Column
 
 FULL = 4_096  # points of a chunk
 MANY = 16  # tails of about the same size are one
-ENOUGH = FULL // 4  # points of each metric: chunks are opened to be filled up, and not for a few
+ENOUGH = FULL // 2  # points of each metric: chunks are opened to be filled up, and not for a few
 _MOST_POINTS = 1_000_000  # of one run in memory
 _MOST_BYTES = 4 << 20
 

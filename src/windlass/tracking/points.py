@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from collections.abc import Iterable, Mapping
@@ -11,6 +12,7 @@ from typing import Any
 from windlass.core.storable import storable_text
 from windlass.tracking.saves import SaveNote, read_note
 
+_LONGEST_NAME = 250
 _LONGEST_KIND = 60
 _LONGEST_TEXT = 2_000
 
@@ -157,14 +159,21 @@ def _read(line: bytes) -> MetricPoint | Alert | SaveNote | None:
             )
         if "c" in data:
             return read_note(data["c"], at=_time(data["t"]), step=_int(data.get("s")))
-        values = {name[:250]: float(value) for name, value in data["m"].items() if _can_be_kept(name)}
+        values = data["m"]
+        if not _can_be_kept(tuple(values)):
+            values = {
+                name[:_LONGEST_NAME]: value for name, value in values.items() if _can_be_kept((name[:_LONGEST_NAME],))
+            }
+        values = {name: float(value) for name, value in values.items()}
         return MetricPoint(at=_time(data["t"]), step=_int(data.get("s")), values=values, total=_int(data.get("n")))
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return None
 
 
-def _can_be_kept(name: str) -> bool:
-    return bool(name) and storable_text(name) == name
+@functools.lru_cache(maxsize=1_000)
+def _can_be_kept(names: tuple[str, ...]) -> bool:
+    """Programs log the same names again and again."""
+    return all(0 < len(name) <= _LONGEST_NAME and storable_text(name) == name for name in names)
 
 
 def _time(value: Any) -> float:

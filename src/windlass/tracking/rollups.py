@@ -25,7 +25,8 @@ from windlass.tracking.columns import (
     unpack_values,
 )
 
-GROUP = 64  # points in a roll-up of the finest kind
+GROUP = 64  # points in a roll-up of the finer kind
+COARSE = 1_024
 
 
 class Rollups(NamedTuple):
@@ -132,6 +133,21 @@ def unpack_rollups(data: bytes) -> Rollups:
     found += [unpack_times(part) for part in parts[_INTS:_TIMES]]
     found += [unpack_values(part) for part in parts[_TIMES:]]
     return Rollups._make(found)
+
+
+def keep_rollups(rollups: Rollups) -> bytes:
+    """As they are: of the coarse ones there are few, and a chart opens hundreds."""
+    return b"".join(part.tobytes() for part in _parts(rollups))
+
+
+def read_rollups(data: bytes) -> Rollups:
+    width = len(data) // len(_KINDS)
+    parts = []
+    for number, code in enumerate(_KINDS):
+        part: array[Any] = array(code)
+        part.frombytes(data[number * width : (number + 1) * width])
+        parts.append(part)
+    return Rollups._make(parts)
 
 
 def sampled(rollups: Rollups) -> Column:

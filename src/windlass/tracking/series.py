@@ -5,8 +5,9 @@ become chunks yet, and in rows of the version before; readers see one metric, in
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from sqlalchemy import Connection, case, select
 from windlass.tracking import rollups
 from windlass.tracking.blocks import NO_STEP, unpack
 from windlass.tracking.columns import Column, ordered, unpack_column
-from windlass.tracking.rollups import GROUP, Rollups
+from windlass.tracking.rollups import COARSE, GROUP, Rollups
 from windlass.tracking.tables import chunks, points, tails
 
 Span = tuple[float, float]  # from and to, both included
@@ -129,48 +130,48 @@ def load_rollups(tx: Connection, run_id: str, name: str, *, most: int, window: W
     """A metric in at most `most` stretches: least, greatest, mean and extent of each."""
     window = window or Window()
     loose = _load_loose(tx, run_id, [name])[name]
-    return rollups.bucketed(_load_fine(tx, run_id, name, loose, window, most), most)
+    return rollups.bucketed(_load_fine(tx, run_id, name, loose, window, buckets=most), most)
 
 
 def _sampled(tx: Connection, run_id: str, name: str, loose: Column, window: Window, most: int) -> list[Reading]:
-    fine = _load_fine(tx, run_id, name, loose, window, most)
+    buckets = max(1, (most - 2) // 2)
+    fine = _load_fine(tx, run_id, name, loose, window, buckets=buckets)
     count = len(fine.points)
     if count <= most:
         return _readings(rollups.sampled(fine))
-    within = rollups.sampled(rollups.bucketed(fine.cut(1, count - 1), max(1, (most - 2) // 2)))
-    return (
-        _readings(rollups.sampled(fine.cut(0, 1)))
-        + _readings(within)
-        + _readings(rollups.sampled(fine.cut(count - 1, count)))
-    )
+    inner = rollups.bucketed(fine.cut(1, count - 1), buckets)
+    parts = (fine.cut(0, 1), inner, fine.cut(count - 1, count))  # both ends, whatever they are
+    return [reading for part in parts for reading in _readings(rollups.sampled(part))]
 
 
-def _load_fine(tx: Connection, run_id: str, name: str, loose: Column, window: Window, most: int) -> Rollups:
+def _load_fine(tx: Connection, run_id: str, name: str, loose: Column, window: Window, *, buckets: int) -> Rollups:
     """Roll-ups that are finer than what is wanted, or every point as one."""
     heads = [head for head in _load_heads(tx, run_id, name) if window.touches(head)]
     loose = ordered(window.cut(loose))
-    count = sum(head.points for head in heads) + len(loose.steps)
-    if count <= 2 * GROUP * most:
+    count = sum(head.points for head in heads)
+    if count < GROUP * buckets:
         column = Column.empty()
         for chunk in _load_chunks(tx, run_id, name, heads):
             column.extend(window.cut(chunk))
         column.extend(loose)
         return rollups.of_points(ordered(column))
-    field = chunks.c.whole if len(heads) >= 2 * most else chunks.c.groups
-    of_metric = (chunks.c.run_id == run_id, chunks.c.name == name)
-    packed = {row.seq: row[1] for row in tx.execute(select(chunks.c.seq, field).where(*of_metric))}
-    # Both ends point by point: they are drawn, whatever they are.
-    whole = [head for head in heads[1:-1] if window.holds(head)]
-    rest = [head for head in heads if head not in whole]
-    opened = dict(zip((head.seq for head in rest), _load_chunks(tx, run_id, name, rest), strict=True))
+    # The first and the last one point by point, and those of which not all is wanted.
+    cut = [head for head in heads if head in (heads[0], heads[-1]) or not window.holds(head)]
+    opened = dict(zip((head.seq for head in cut), _load_chunks(tx, run_id, name, cut), strict=True))
+    kept = _load_rollups(tx, run_id, name, coarse=count >= COARSE * buckets)
     found = Rollups.empty()
     for head in heads:
-        if head.seq in opened:
-            found.extend(rollups.of_points(window.cut(opened[head.seq])))
-        else:
-            found.extend(rollups.unpack_rollups(packed[head.seq]))
+        chunk = opened.get(head.seq)
+        found.extend(kept[head.seq]() if chunk is None else rollups.of_points(window.cut(chunk)))
     found.extend(rollups.of_points(loose))
     return _in_order(found)
+
+
+def _load_rollups(tx: Connection, run_id: str, name: str, *, coarse: bool) -> dict[int, Callable[[], Rollups]]:
+    """By the number of a chunk; unpacked when they are asked for."""
+    field, read = (chunks.c.coarse, rollups.read_rollups) if coarse else (chunks.c.groups, rollups.unpack_rollups)
+    rows = tx.execute(select(chunks.c.seq, field).where(chunks.c.run_id == run_id, chunks.c.name == name))
+    return {seq: partial(read, data) for seq, data in rows}
 
 
 def _in_order(found: Rollups) -> Rollups:
@@ -185,7 +186,7 @@ def _in_order(found: Rollups) -> Rollups:
 
 def _load_heads(tx: Connection, run_id: str, name: str) -> list[Any]:
     """What is known of its chunks without opening them, in the order of their points."""
-    columns = [column for column in chunks.c if column.name not in ("run_id", "name", "whole", "groups", "data")]
+    columns = [column for column in chunks.c if column.name not in ("run_id", "name", "coarse", "groups", "data")]
     query = select(*columns).where(chunks.c.run_id == run_id, chunks.c.name == name)
     return sorted(tx.execute(query), key=lambda row: (_step(row.first_step), row.first_at))
 

@@ -55,8 +55,8 @@ chunks = Table(
     Column("last_at", Seconds, nullable=False),
     Column("earliest", Seconds, nullable=False),
     Column("latest", Seconds, nullable=False),
-    Column("whole", LargeBinary, nullable=False),  # one roll-up of all its points, see `tracking.rollups`
-    Column("groups", LargeBinary, nullable=False),  # one for every 64 points
+    Column("coarse", LargeBinary, nullable=False),  # a roll-up of every 1024 points, see `tracking.rollups`
+    Column("groups", LargeBinary, nullable=False),  # of every 64 points
     Column("data", LargeBinary),  # the points, see `tracking.columns`; null: only the roll-ups are kept by now
     Index("ix_metric_chunks_latest", "latest"),
 )

@@ -33,7 +33,7 @@ def upgrade() -> None:
         sa.Column("last_at", _Number, nullable=False),
         sa.Column("earliest", _Number, nullable=False),
         sa.Column("latest", _Number, nullable=False),
-        sa.Column("whole", sa.LargeBinary, nullable=False),
+        sa.Column("coarse", sa.LargeBinary, nullable=False),
         sa.Column("groups", sa.LargeBinary, nullable=False),
         sa.Column("data", sa.LargeBinary),
     )

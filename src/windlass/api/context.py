@@ -22,6 +22,7 @@ from windlass.db.database import Database
 from windlass.experiments.modelservice import LoggedModelService
 from windlass.experiments.runservice import TrackedRunService
 from windlass.experiments.service import ExperimentService
+from windlass.lineage.service import LineageService
 from windlass.nodes.service import NodeService
 from windlass.registry.service import RegistryService
 from windlass.runs.access import RunTokens
@@ -46,6 +47,7 @@ class Services:
     uploads: UploadService
     artifact_places: ArtifactPlaces
     registry: RegistryService
+    lineage: LineageService
     webhooks: WebhookService
     traces: TraceService
     clock: Clock

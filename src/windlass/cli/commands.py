@@ -45,6 +45,7 @@ _RUNS = {
     "logs": "logs",
     "watch": "watch",
     "compare": "compare",
+    "lineage": "lineage",
     "queue": "queue",
     "why": "control",
     "cancel": "control",

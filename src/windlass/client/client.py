@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from windlass.wire.checks import CheckView
     from windlass.wire.cluster import AsideView, ClusterView, Health, Info
     from windlass.wire.comparison import Comparison
+    from windlass.wire.lineage import Lineage
     from windlass.wire.queue import QueueView
     from windlass.wire.runs import RunSummary
     from windlass.wire.spec import RunSpec
@@ -172,6 +173,12 @@ class Client:
         return Comparison.model_validate(
             self.transport.get("/api/compare", {"run": list(refs), "everything": everything})
         )
+
+    def lineage(self, of: str) -> Lineage:
+        """What something came from and what came from it: a run, `models:/NAME/VERSION`, `dataset:NAME@DIGEST` …"""
+        from windlass.wire.lineage import Lineage
+
+        return Lineage.model_validate(self.transport.get("/api/lineage", {"of": of}))
 
     def code_diff(self, first: str, second: str) -> str:
         """From the code of the first run to that of the second."""

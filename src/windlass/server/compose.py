@@ -34,6 +34,7 @@ from windlass.experiments.modelservice import LoggedModelService
 from windlass.experiments.runservice import TrackedRunService
 from windlass.experiments.service import ExperimentService
 from windlass.nodes.book import DatabaseNodeBook
+from windlass.lineage.service import LineageService
 from windlass.nodes.service import NodeService
 from windlass.registry.service import RegistryService
 from windlass.runs.access import RunTokens, TrackingAccess
@@ -93,6 +94,7 @@ def compose(settings: Settings, *, open_engines: OpenEngines | None = None, cloc
             prices=settings.prices,
             rules=settings.rules,
             archivist=archivist,
+            log_limit_bytes=settings.log_limit_bytes,
             access=TrackingAccess(db, run_tokens if settings.auth else None, url=lambda type: _url(settings, type)),
         )
 
@@ -152,6 +154,7 @@ def compose(settings: Settings, *, open_engines: OpenEngines | None = None, cloc
         artifacts=artifacts,
         uploads=UploadService(db=db, clock=clock, blobs=kept, artifacts=artifacts),
         artifact_places=ArtifactPlaces(artifacts, home=settings.home, folders=_runs_commands_here(settings)),
+        lineage=LineageService(db=db, runs=runs),
         registry=RegistryService(
             db=db,
             clock=clock,

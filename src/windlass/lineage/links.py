@@ -1,0 +1,158 @@
+"""Links between things, read from the tables of those that own them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Select, false, or_, select
+
+from windlass.checkpoints.tables import checkpoints
+from windlass.core.errors import InvalidInput, NotFound
+from windlass.experiments.tables import input_datasets, logged_models, run_inputs, run_models, tracked_runs
+from windlass.lineage.walk import Edge, Key
+from windlass.registry.tables import model_versions, registered_model_aliases
+from windlass.runs.tables import runs
+from windlass.wire.lineage import Thing, ThingKind
+
+MOST_CHECKPOINTS = 3  # of a run: the newest; the catalogue has all
+_VERSION = re.compile(r"^(?:models:/|version:)(?P<name>[^@]+?)(?:/(?P<version>\d+)|@(?P<alias>[^/@]+))$")
+_DATASET = re.compile(r"^dataset:(?P<name>.+?)(?:@(?P<digest>[^@]+))?$")
+
+
+def find_key(tx: Connection, ref: str) -> Key | None:
+    """Of anything but a run; None: it looks like one. Raises NotFound."""
+    if found := _VERSION.match(ref):
+        return _version_key(tx, found["name"], found["version"], found["alias"])
+    if found := _DATASET.match(ref):
+        query = select(input_datasets.c.id).where(input_datasets.c.name == found["name"])
+        if found["digest"]:
+            query = query.where(input_datasets.c.digest == found["digest"])
+        ids = tx.execute(query.limit(2)).scalars().all()
+        if len(ids) > 1 and not found["digest"]:
+            raise InvalidInput(
+                f"there are several versions of dataset {found['name']!r}", hint="write dataset:NAME@DIGEST"
+            )
+        return _there(ThingKind.DATASET, ids[0] if ids else None, ref)
+    kind, _, rest = ref.partition(":")
+    if kind == ThingKind.CHECKPOINT:
+        id = tx.execute(select(checkpoints.c.id).where(checkpoints.c.id == rest)).scalar()
+        return _there(ThingKind.CHECKPOINT, id, ref)
+    if kind == ThingKind.MODEL or ref.startswith("m-"):
+        wanted = rest if kind == ThingKind.MODEL else ref
+        id = tx.execute(select(logged_models.c.id).where(logged_models.c.id == wanted)).scalar()
+        return _there(ThingKind.MODEL, id, ref)
+    if tx.execute(select(tracked_runs.c.id).where(tracked_runs.c.id == ref)).first():
+        return Key(ThingKind.RUN, ref)
+    return None
+
+
+def _version_key(tx: Connection, name: str, version: str | None, alias: str | None) -> Key:
+    if alias is not None:
+        mine = (registered_model_aliases.c.name == name, registered_model_aliases.c.alias == alias)
+        version = str(tx.execute(select(registered_model_aliases.c.version).where(*mine)).scalar() or "")
+    if not version:
+        raise NotFound(f"there is no model version {name}@{alias}")
+    mine_too = (model_versions.c.name == name, model_versions.c.version == int(version))
+    there = tx.execute(select(model_versions.c.version).where(*mine_too)).scalar()
+    return _there(ThingKind.VERSION, f"{name}/{version}" if there is not None else None, f"models:/{name}/{version}")
+
+
+def _there(kind: ThingKind, id: str | None, ref: str) -> Key:
+    if id is None:
+        raise NotFound(f"there is no {kind} {ref!r}")
+    return Key(kind, id)
+
+
+class DatabaseLinks:
+    def __init__(self, tx: Connection) -> None:
+        self._tx = tx
+
+    def sources(self, keys: Sequence[Key]) -> Iterator[Edge]:
+        ids = _by_kind(keys)
+        yield from self._data(run_inputs.c.run_id.in_(ids[ThingKind.RUN]))
+        yield from self._copies(runs.c.id.in_(ids[ThingKind.RUN]))
+        yield from self._models_read(run_models.c.run_id.in_(ids[ThingKind.RUN]))
+        yield from self._models_made(logged_models.c.id.in_(ids[ThingKind.MODEL]))
+        yield from self._saved(checkpoints.c.id.in_(ids[ThingKind.CHECKPOINT]))
+        yield from self._versions(_is_one_of(ids[ThingKind.VERSION]))
+
+    def targets(self, keys: Sequence[Key]) -> Iterator[Edge]:
+        ids = _by_kind(keys)
+        yield from self._data(run_inputs.c.dataset_id.in_(ids[ThingKind.DATASET]))
+        yield from self._copies(runs.c.clone_of.in_(ids[ThingKind.RUN]))
+        yield from self._models_read(run_models.c.model_id.in_(ids[ThingKind.MODEL]))
+        yield from self._models_made(logged_models.c.source_run_id.in_(ids[ThingKind.RUN]))
+        for run_id in ids[ThingKind.RUN]:
+            yield from self._saved(checkpoints.c.run_id == run_id, most=MOST_CHECKPOINTS)
+        of_runs = model_versions.c.run_id.in_(ids[ThingKind.RUN])
+        yield from self._versions(or_(of_runs, model_versions.c.model_id.in_(ids[ThingKind.MODEL])))
+
+    def _data(self, mine: ColumnElement[bool]) -> Iterator[Edge]:
+        for row in self._rows(select(run_inputs.c.dataset_id, run_inputs.c.run_id).where(mine)):
+            yield Edge(Key(ThingKind.DATASET, row[0]), Key(ThingKind.RUN, row[1]), "read by")
+
+    def _copies(self, mine: ColumnElement[bool]) -> Iterator[Edge]:
+        for row in self._rows(select(runs.c.clone_of, runs.c.id).where(mine, runs.c.clone_of.is_not(None))):
+            yield Edge(Key(ThingKind.RUN, row[0]), Key(ThingKind.RUN, row[1]), "copied as")
+
+    def _models_read(self, mine: ColumnElement[bool]) -> Iterator[Edge]:
+        query = select(run_models.c.model_id, run_models.c.run_id).where(mine, run_models.c.direction == "input")
+        for row in self._rows(query):
+            yield Edge(Key(ThingKind.MODEL, row[0]), Key(ThingKind.RUN, row[1]), "read by")
+
+    def _models_made(self, mine: ColumnElement[bool]) -> Iterator[Edge]:
+        made = logged_models.c.source_run_id.is_not(None)
+        for row in self._rows(select(logged_models.c.source_run_id, logged_models.c.id).where(mine, made)):
+            yield Edge(Key(ThingKind.RUN, row[0]), Key(ThingKind.MODEL, row[1]), "logged")
+
+    def _saved(self, mine: ColumnElement[bool], most: int | None = None) -> Iterator[Edge]:
+        query = select(checkpoints.c.run_id, checkpoints.c.id).where(mine).order_by(checkpoints.c.step.desc())
+        if most is not None:
+            query = query.where(checkpoints.c.state == "available").limit(most)
+        for row in self._rows(query):
+            yield Edge(Key(ThingKind.RUN, row[0]), Key(ThingKind.CHECKPOINT, row[1]), "saved")
+
+    def _versions(self, mine: ColumnElement[bool]) -> Iterator[Edge]:
+        """From the logged model where there is one: that came from the run."""
+        columns = (model_versions.c.name, model_versions.c.version, model_versions.c.run_id, model_versions.c.model_id)
+        for name, version, run_id, model_id in self._rows(select(*columns).where(mine)):
+            source = Key(ThingKind.MODEL, model_id) if model_id else Key(ThingKind.RUN, run_id) if run_id else None
+            if source is not None:
+                yield Edge(source, Key(ThingKind.VERSION, f"{name}/{version}"), "registered as")
+
+    def _rows(self, query: Select[Any]) -> Iterable[Any]:
+        return self._tx.execute(query).all()
+
+
+def load_things(tx: Connection, keys: Sequence[Key]) -> list[Thing]:
+    """In their order, with what people want to know of each."""
+    ids = _by_kind(keys)
+    told: dict[Key, tuple[str, str]] = {}
+    for row in tx.execute(select(tracked_runs).where(tracked_runs.c.id.in_(ids[ThingKind.RUN]))):
+        told[Key(ThingKind.RUN, row.id)] = (row.name, row.status.lower())
+    for row in tx.execute(select(input_datasets).where(input_datasets.c.id.in_(ids[ThingKind.DATASET]))):
+        told[Key(ThingKind.DATASET, row.id)] = (f"{row.name}@{row.digest}", row.source_type)
+    for row in tx.execute(select(checkpoints).where(checkpoints.c.id.in_(ids[ThingKind.CHECKPOINT]))):
+        told[Key(ThingKind.CHECKPOINT, row.id)] = (f"step {row.step:,}", row.state)
+    for row in tx.execute(select(logged_models).where(logged_models.c.id.in_(ids[ThingKind.MODEL]))):
+        told[Key(ThingKind.MODEL, row.id)] = (row.name, row.id)
+    for row in tx.execute(select(model_versions).where(_is_one_of(ids[ThingKind.VERSION]))):
+        stage = "" if row.stage in (None, "", "None") else row.stage
+        told[Key(ThingKind.VERSION, f"{row.name}/{row.version}")] = (f"{row.name}/{row.version}", stage)
+    return [
+        Thing(key=str(key), kind=key.kind, title=told.get(key, (key.id, ""))[0], detail=told.get(key, ("", "gone"))[1])
+        for key in keys
+    ]
+
+
+def _is_one_of(ids: Sequence[str]) -> ColumnElement[bool]:
+    pairs = [(name, int(version)) for name, _, version in (one.rpartition("/") for one in ids)]
+    return or_(
+        false(), *((model_versions.c.name == name) & (model_versions.c.version == version) for name, version in pairs)
+    )
+
+
+def _by_kind(keys: Sequence[Key]) -> dict[ThingKind, list[str]]:
+    return {kind: [key.id for key in keys if key.kind is kind] for kind in ThingKind}

@@ -1,0 +1,55 @@
+"""From data to a registered version, as clients of MLflow log it, in one graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from httpx import Client
+
+from tests.integration.api_calls import error_of, submit
+
+
+def call(api: Client, path: str, method: str = "POST", **body: Any) -> Any:
+    answer = api.request(method, f"/api/2.0/mlflow/{path}", json=body)
+    assert answer.is_success, answer.text
+    return answer.json()
+
+
+def links(api: Client, of: str) -> set[tuple[str, str, str]]:
+    answer = api.get("/api/lineage", params={"of": of})
+    assert answer.status_code == 200, answer.text
+    data = answer.json()
+    titles = {thing["key"]: f"{thing['kind']} {thing['title']}" for thing in data["things"]}
+    return {(titles[link["source"]], link["how"], titles[link["target"]]) for link in data["links"]}
+
+
+def test_data_run_model_and_version_are_linked(api: Client) -> None:
+    run_id = submit(api, name="train")["id"]
+    dataset = {"name": "faces", "digest": "d1", "source_type": "local", "source": "{}"}
+    call(api, "runs/log-inputs", run_id=run_id, datasets=[{"dataset": dataset, "tags": []}])
+    model = call(api, "logged-models", experiment_id="0", name="net", source_run_id=run_id)["model"]["info"]["model_id"]
+    call(api, "registered-models/create", name="face-net")
+    made = call(
+        api, "model-versions/create", name="face-net", source=f"models:/{model}", run_id=run_id, model_id=model
+    )["model_version"]
+    copy = api.post(f"/api/runs/{run_id}/clone", json={"name": "again"}).json()["id"]
+    expected = {
+        ("dataset faces@d1", "read by", "run train"),
+        ("run train", "logged", "model net"),
+        ("model net", "registered as", f"version face-net/{made['version']}"),
+        ("run train", "copied as", "run again"),
+    }
+    assert links(api, "train") == expected
+    assert links(api, "dataset:faces@d1") == expected
+    assert links(api, "dataset:faces") == expected
+    upward = expected - {("run train", "copied as", "run again")}
+    assert links(api, f"models:/face-net/{made['version']}") == upward
+    call(api, "registered-models/alias", name="face-net", alias="champion", version=str(made["version"]))
+    assert links(api, "models:/face-net@champion") == upward
+    assert links(api, model) == upward
+    assert ("run train", "copied as", "run again") in links(api, copy)
+
+
+def test_what_is_not_there_is_said(api: Client) -> None:
+    for of in ("models:/none/1", "models:/none@x", "dataset:none", "checkpoint:none", "m-none", "nosuchrun"):
+        error_of(api.get("/api/lineage", params={"of": of}), 404, "not_found")

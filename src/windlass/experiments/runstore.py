@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Table, delete, insert, select, update
+from sqlalchemy import Connection, Table, bindparam, delete, insert, select, update
 
 from windlass.core.errors import InvalidInput, NotFound
 from windlass.core.paging import offset_of, page_token
@@ -18,6 +18,7 @@ from windlass.experiments.tables import run_params, run_tags, tracked_runs
 from windlass.experiments.types import RUN_NAME, LatestMetric, Pair, RunInfo, Stage, TrackedRun, View
 from windlass.tracking.tables import summaries
 
+_BY_ID = select(tracked_runs).where(tracked_runs.c.id == bindparam("run_id"))  # asked with every point that is logged
 _AT_ONCE = 5_000  # values in one statement; databases allow some ten thousand
 
 
@@ -42,7 +43,7 @@ def insert_run(tx: Connection, info: RunInfo, params: Sequence[Pair], tags: Sequ
 
 def load_info(tx: Connection, run_id: str) -> RunInfo:
     """Raises NotFound."""
-    row = tx.execute(select(tracked_runs).where(tracked_runs.c.id == run_id)).first()
+    row = tx.execute(_BY_ID, {"run_id": run_id}).first()
     if row is None:
         raise NotFound(f"Run with id={run_id} not found")
     return _info(row)
@@ -145,7 +146,8 @@ def _pairs_of(tx: Connection, table: Table, run_id: str, keys: Sequence[str]) ->
 def _load_pairs(tx: Connection, table: Table, ids: Sequence[str]) -> dict[str, list[Pair]]:
     found: dict[str, list[Pair]] = {}
     for some in in_parts(ids):
-        for run_id, key, value in tx.execute(select(table).where(table.c.run_id.in_(some))):
+        # All at once: one by one takes several times as long.
+        for run_id, key, value in tx.execute(select(table).where(table.c.run_id.in_(some))).all():
             found.setdefault(run_id, []).append(Pair(key, value))
     return found
 
@@ -155,7 +157,8 @@ def _load_metrics(tx: Connection, ids: Sequence[str]) -> dict[str, list[LatestMe
     found: dict[str, list[LatestMetric]] = {}
     columns = (summaries.c.run_id, summaries.c.name, summaries.c.last, summaries.c.last_at, summaries.c.last_step)
     for some in in_parts(ids):
-        for run_id, name, last, at, step in tx.execute(select(*columns).where(summaries.c.run_id.in_(some))):
+        rows = tx.execute(select(*columns).where(summaries.c.run_id.in_(some))).all()
+        for run_id, name, last, at, step in rows:
             value = math.nan if last is None else last
             found.setdefault(run_id, []).append(LatestMetric(name, value, round((at or 0.0) * 1000), step or 0))
     return found

@@ -83,8 +83,9 @@ def _root(services: Services, document: Document, selection: Selection, variable
         raise InvalidInput(f"Cannot query field '{selection.name}'; known: {known}")
     table, method, path = _ANSWERS[selection.name]
     asked = {snake(key): value for key, value in (given.get("input") or {}).items()}
-    found = table.answer(services, method, path, asked)
-    assert isinstance(found, dict)
+    found = table.answer(services, method, path, asked) or {}
+    if isinstance(found, Response):
+        found = json.loads(bytes(found.body))
     if selection.name == "mlflowGetRun":
         found = {**found, "run": _with_more(services, found["run"])}
     return project(document, selection, found)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from fastapi import Response
+
 from windlass.api.context import Services
-from windlass.api.mlflow.answers import info_answer, page_answer, points_answer, run_answer
+from windlass.api.mlflow.answers import info_answer, page_answer, points_answer, run_answer, runs_text
 from windlass.api.mlflow.calls import Calls
 from windlass.api.mlflow.experiments import VIEWS
 from windlass.api.mlflow.fields import (
@@ -95,7 +97,7 @@ def restore(services: Services, asked: Asked) -> None:
     order_by=texts(),
     page_token=text(),
 )
-def search(services: Services, asked: Asked) -> dict[str, Any]:
+def search(services: Services, asked: Asked) -> Response:
     found, token = services.tracked_runs.search(
         experiment_ids=asked["experiment_ids"],
         filter=asked["filter"],
@@ -104,7 +106,7 @@ def search(services: Services, asked: Asked) -> dict[str, Any]:
         most=asked["max_results"],
         token=asked["page_token"],
     )
-    return page_answer("runs", [run_answer(run) for run in found], token)
+    return Response(runs_text(found, token), media_type="application/json")
 
 
 # ---- what is logged ------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from typing import Any
 
 from sqlalchemy import Connection, select
 
@@ -89,9 +90,17 @@ def note_version(tx: Connection, model_id: str, name: str, version: int) -> None
     load_logged(tx, model_id, lock=True)
     c = logged_model_tags.c
     query = select(c.value).where(c.model_id == model_id, c.key == _VERSIONS_TAG)
-    known = json.loads(tx.execute(query).scalar() or "[]")
-    value = json.dumps([*known, {"name": name, "version": version}])
+    value = json.dumps([*_listed(tx.execute(query).scalar()), {"name": name, "version": version}])
     insert_or_replace(tx, logged_model_tags, {"model_id": model_id, "key": _VERSIONS_TAG, "value": value})
+
+
+def _listed(text: str | None) -> list[Any]:
+    """Clients may have written anything into a tag."""
+    try:
+        found = json.loads(text or "[]")
+    except ValueError:
+        return []
+    return found if isinstance(found, list) else []
 
 
 def _run_root(tx: Connection, run_id: str) -> str:

@@ -84,7 +84,7 @@ class Deliverer:
         while not self._stopping:
             wait_s = _LOOK_EVERY_S
             try:
-                if self._thread is not None and self._clear_at == 0.0:
+                if not self._clear_at:
                     self.begin()
                 wait_s = self.look()
             except WindlassError as error:
@@ -99,8 +99,11 @@ class Deliverer:
     def begin(self) -> None:
         """With SQLite there is no other server: what was claimed was claimed by one that has died."""
         if self._db.is_sqlite:
-            with self._db.write() as tx:
-                outbox.release_all(tx)
+            with self._db.read() as tx:
+                lost = outbox.has_claims(tx)
+            if lost:
+                with self._db.write() as tx:
+                    outbox.release_all(tx)
         self._clear_at = self._clock.now() + _CLEAR_EVERY_S
 
     def look(self) -> float:

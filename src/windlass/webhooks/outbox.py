@@ -74,6 +74,12 @@ def conclude(tx: Connection, delivery: Delivery, holder: str, reply: Reply, verd
     return tx.execute(update(webhook_deliveries).where(mine).values(**values)).rowcount == 1
 
 
+def has_claims(tx: Connection) -> bool:
+    c = webhook_deliveries.c
+    claimed = select(c.id).where(c.state == DeliveryState.WAITING, c.claimed_by.is_not(None)).limit(1)
+    return tx.execute(claimed).first() is not None
+
+
 def release_all(tx: Connection) -> None:
     """For a server that knows that there is no other one."""
     c = webhook_deliveries.c

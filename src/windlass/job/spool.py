@@ -61,7 +61,7 @@ class Spool:
             self._write()
 
     def _render(self, most: int) -> None:
-        lines = []
+        lines: list[str] = []
         while self._waiting and len(lines) < most:
             lines.append(_render(self._waiting.popleft()))
         if lines:

@@ -98,6 +98,10 @@ def _joined(fine: Rollups, borders: Sequence[int]) -> Rollups:
         mins, maxs = fine.mins[start:end], fine.maxs[start:end]
         least, most = min(mins), max(maxs)
         lowest, highest = start + mins.index(least), start + maxs.index(most)
+        if least == math.inf or most == -math.inf:  # of an infinity, or of a group without a number
+            with_numbers = [row for row in range(start, end) if fine.numbers[row]] or [start]
+            lowest = next((row for row in with_numbers if fine.mins[row] == least), start)
+            highest = next((row for row in with_numbers if fine.maxs[row] == most), start)
         rows.append(
             (
                 sum(fine.points[start:end]),

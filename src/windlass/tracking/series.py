@@ -161,8 +161,10 @@ def _load_fine(tx: Connection, run_id: str, name: str, loose: Column, window: Wi
     kept = _load_rollups(tx, run_id, name, coarse=count >= COARSE * buckets)
     found = Rollups.empty()
     for head in heads:
-        chunk = opened.get(head.seq)
-        found.extend(kept[head.seq]() if chunk is None else rollups.of_points(window.cut(chunk)))
+        if head.seq in opened:
+            found.extend(rollups.of_points(window.cut(opened[head.seq])))
+        else:
+            found.extend(kept[head.seq]())
     found.extend(rollups.of_points(loose))
     return _in_order(found)
 

@@ -124,6 +124,8 @@ def plain(rows: list[tuple[int, float, float]]) -> tuple[object, ...]:
 
 
 @given(ROWS.filter(bool), st.integers(1, 20), st.integers(1, 5))
+@example([(0, 0.0, math.nan), (1, 0.0, -math.inf)], 2, 1)
+@example([(0, 0.0, math.nan), (1, 0.0, math.inf)], 1, 2)
 def test_roll_ups_equal_what_a_count_of_all_points_gives(
     rows: list[tuple[int, float, float]], size: int, coarser: int
 ) -> None:

@@ -76,7 +76,7 @@ def main() -> int:
     parser.add_argument("--measure", type=Path, help="outcomes of MLflow's own server: read if there, else written")
     parser.add_argument("server", choices=["windlass", "mlflow", "both"])
     parser.add_argument("selected", nargs="*", help="suites or tests, in the checkout; default: all that concern us")
-    given, extra = parser.parse_known_args()
+    given, extra = parser.parse_known_intermixed_args()
     selected = given.selected or list(SUITES)
     if given.server != "both":
         outcomes = run(given.server, given.source, given.python, selected, extra)

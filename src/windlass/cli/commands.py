@@ -44,6 +44,7 @@ _RUNS = {
     "show": "show",
     "logs": "logs",
     "watch": "watch",
+    "search": "search",
     "compare": "compare",
     "lineage": "lineage",
     "queue": "queue",

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from windlass.wire.lineage import Lineage
     from windlass.wire.queue import QueueView
     from windlass.wire.runs import RunSummary
+    from windlass.wire.search import FoundRun
     from windlass.wire.spec import RunSpec
 
 _SNAPSHOT_TRIES = 3
@@ -165,6 +166,28 @@ class Client:
             cursor = page.next_cursor
             if cursor is None:
                 return
+
+    def search(
+        self, where: str | None = None, *, order: Sequence[str] = (), limit: int | None = None
+    ) -> Iterator[FoundRun]:
+        """Runs that `where` holds for, such as `metrics.loss < 0.5 and state = 'succeeded' and submitted > '7d'`."""
+        from windlass.wire.search import FoundPage
+
+        cursor, left = None, limit
+        while left is None or left > 0:
+            query = {"where": where, "order": list(order), "cursor": cursor, "limit": min(1_000, left or 1_000)}
+            page = FoundPage.model_validate(self.transport.get("/api/search", query))
+            yield from page.runs
+            left = None if left is None else left - len(page.runs)
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
+    def runs_df(self, where: str | None = None, *, order: Sequence[str] = (), limit: int | None = None) -> Any:
+        """What `search` finds, as a pandas DataFrame: a column for each of `params.lr`, `metrics.loss`, `tags.team`."""
+        from windlass.client.tables import data_frame
+
+        return data_frame(self.search(where, order=order, limit=limit))
 
     def compare(self, refs: Sequence[str], *, everything: bool = False) -> Comparison:
         """Runs side by side: what differs, or everything."""

@@ -30,6 +30,7 @@ from windlass.runs.records import AttemptRecord, RunHead, RunRecord, exit_to_jso
 from windlass.runs.reproduction import decide_changes, decide_pins
 from windlass.runs.rulebook import heed_points, insert_rules
 from windlass.runs.sealing import Seal
+from windlass.runs.search import search
 from windlass.runs.submission import (
     changed_spec,
     check_engines,
@@ -55,6 +56,7 @@ from windlass.wire.checkpoints import CheckpointSpec
 from windlass.wire.cluster import AsideRequest, AsideView, ClusterView, NodeRef
 from windlass.wire.comparison import Comparison
 from windlass.wire.queue import QueueView
+from windlass.wire.search import FoundPage
 from windlass.wire.spec import RunSpec, parse_spec
 
 _TRIES = 20  # of a write that somebody else's write got in front of
@@ -287,6 +289,10 @@ class RunService:
         with self._db.read() as tx:
             log_dirs = load_log_dirs(tx, self._resolve(tx, ref).id)
         return read_logs(log_dirs, self.stored_logs, wanted, after, limit=limit)
+
+    def search(self, *, where: str | None, order: Sequence[str], cursor: str | None, limit: int) -> FoundPage:
+        with self._db.read() as tx:
+            return search(tx, where=where, order=order, cursor=cursor, limit=limit, now=self._clock.now())
 
     def compare(self, refs: Sequence[str], *, everything: bool = False) -> Comparison:
         with self._db.read() as tx:

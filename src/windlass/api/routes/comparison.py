@@ -1,4 +1,4 @@
-"""Routes that put runs side by side."""
+"""Routes that search runs and put them side by side."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
+from windlass.api.answers import json_of
 from windlass.api.context import Context
 from windlass.wire.comparison import Comparison
+from windlass.wire.search import FoundPage
 
-router = APIRouter(prefix="/api/compare", tags=["runs"])
+router = APIRouter(prefix="/api", tags=["runs"])
 
 _One = Annotated[str, Query(min_length=1, max_length=200, pattern=r"^[^\x00]*$")]
 Refs = Annotated[
@@ -17,13 +19,26 @@ Refs = Annotated[
 ]
 
 
-@router.get("")
+@router.get("/compare")
 def compare(run: Refs, services: Context, everything: bool = False) -> Comparison:
     """What differs between runs: params, metrics, data, code, environment, cost; with `everything`, the rest too."""
     return services.runs.compare(run, everything=everything)
 
 
-@router.get("/code", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+@router.get("/compare/code", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
 def code(run: Annotated[list[_One], Query(min_length=2, max_length=2)], services: Context) -> Response:
     """A unified diff from the code of the first run to that of the second."""
     return Response(services.runs.code_diff(*run), media_type="text/plain; charset=utf-8")
+
+
+@router.get("/search", response_model=FoundPage)
+def search(
+    services: Context,
+    where: Annotated[str | None, Query(max_length=10_000, pattern=r"^[^\x00]*$")] = None,
+    order: Annotated[list[_One] | None, Query(max_length=10)] = None,
+    cursor: Annotated[str | None, Query(max_length=500)] = None,
+    limit: Annotated[int, Query(ge=1, le=5_000)] = 100,
+) -> Response:
+    """Runs by what is known of them, the newest first, with params, newest metrics and tags; those of MLflow's clients
+    too. `where`: `metrics.loss < 0.5 and state = 'succeeded' and submitted > '7d'`; `order`: `metrics.loss desc`."""
+    return json_of(services.runs.search(where=where, order=order or (), cursor=cursor, limit=limit))

@@ -1,0 +1,85 @@
+"""`search`: runs by what is known of them, as a table, CSV or Parquet."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from windlass.cli import options
+from windlass.cli.charts import number
+from windlass.cli.connection import open_client
+from windlass.cli.terminal import STATE_STYLES, Cell, notice, say, say_json, table
+from windlass.core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from windlass.wire.search import FoundRun
+
+_MOST_COLUMNS = 6  # besides id, name and state, if none were asked for
+
+
+def search(
+    ctx: typer.Context,
+    where: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[WHERE]", help="Such as: metrics.loss < 0.5 and params.lr = '0.1' and state = 'succeeded'."
+        ),
+    ] = None,
+    order: Annotated[
+        list[str] | None,
+        typer.Option("--order", "-o", metavar="BY", help="Such as metrics.loss, 'cost desc'; repeatable."),
+    ] = None,
+    columns: Annotated[
+        str | None, typer.Option("--columns", "-c", metavar="A,B", help="Such as params.lr,metrics.loss,cost_usd.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many at most.")] = 50,
+    csv: Annotated[bool, typer.Option("--csv", help="CSV on stdout, of all columns.")] = False,
+    parquet: Annotated[Path | None, typer.Option("--parquet", metavar="FILE", help="Write a Parquet file.")] = None,
+    json: options.Json = False,
+) -> None:
+    """Find runs by params, metrics, tags, state, time or cost; those of MLflow's clients too."""
+    found = list(open_client(ctx).search(where, order=order or (), limit=limit))
+    if json:
+        say_json([run.model_dump(mode="json") for run in found])
+        return
+    from windlass.client import tables
+
+    wanted = [name.strip() for name in columns.split(",")] if columns else []
+    if parquet is not None:
+        tables.write_parquet(found, str(parquet))
+        notice(f"{len(found):,} runs in {parquet}")
+    elif csv:
+        tables.write_csv(found, sys.stdout, wanted)
+    elif found:
+        _show(found, wanted)
+    else:
+        notice("no run is like that" if where else "there are no runs yet; try `windlass run train.py`")
+
+
+def _show(found: list[FoundRun], wanted: list[str]) -> None:
+    from windlass.client.tables import rows_of
+
+    known, rows = rows_of(found)
+    if wrong := [name for name in wanted if name not in known]:
+        raise InvalidInput(f"no run has a column {wrong[0]!r}", hint=f"there are {', '.join(known)}")
+    more = wanted or [name for name in known if name.startswith(("metrics.", "params."))][:_MOST_COLUMNS]
+    cells: list[list[Cell | str]] = [
+        [
+            Cell(row["id"], ("bold",)),
+            row["name"],
+            Cell(row["state"], STATE_STYLES.get(row["state"], ())),
+            *(_text(row.get(name)) for name in more),
+        ]
+        for row in rows
+    ]
+    headers = ["ID", "NAME", "STATE", *(name.partition(".")[2] or name for name in more)]
+    say(table(headers, cells, flexible=1, stream=sys.stdout))
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "-"
+    return number(value) if isinstance(value, float) else str(value)

@@ -19,9 +19,13 @@ from windlass.checkpoints.service import CheckpointService
 from windlass.core.clock import Clock
 from windlass.core.errors import Unauthorized
 from windlass.db.database import Database
+from windlass.evaluation.datasets import DatasetService
+from windlass.evaluation.issues import IssueService
+from windlass.evaluation.scorers import ScorerService
 from windlass.experiments.modelservice import LoggedModelService
 from windlass.experiments.runservice import TrackedRunService
 from windlass.experiments.service import ExperimentService
+from windlass.gateway.service import GatewayService
 from windlass.lineage.service import LineageService
 from windlass.nodes.service import NodeService
 from windlass.registry.service import RegistryService
@@ -50,6 +54,10 @@ class Services:
     lineage: LineageService
     webhooks: WebhookService
     traces: TraceService
+    datasets: DatasetService
+    scorers: ScorerService
+    issues: IssueService
+    gateway: GatewayService
     clock: Clock
     token: str | None  # None: no authentication
     home: str | None

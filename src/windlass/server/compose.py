@@ -30,11 +30,15 @@ from windlass.db.database import Database
 from windlass.db.faults import CommitFault
 from windlass.db.migrate import migrate
 from windlass.engines.contract import Engine, EngineContext
+from windlass.evaluation.datasets import DatasetService
+from windlass.evaluation.issues import IssueService
+from windlass.evaluation.scorers import ScorerService
 from windlass.experiments.modelservice import LoggedModelService
 from windlass.experiments.runservice import TrackedRunService
 from windlass.experiments.service import ExperimentService
-from windlass.nodes.book import DatabaseNodeBook
+from windlass.gateway.service import GatewayService
 from windlass.lineage.service import LineageService
+from windlass.nodes.book import DatabaseNodeBook
 from windlass.nodes.service import NodeService
 from windlass.registry.service import RegistryService
 from windlass.runs.access import RunTokens, TrackingAccess
@@ -163,6 +167,10 @@ def compose(settings: Settings, *, open_engines: OpenEngines | None = None, cloc
         ),
         webhooks=WebhookService(db=db, clock=clock, seal=seal, sender=sender, rules=webhook_rules),
         traces=TraceService(db=db, clock=clock),
+        datasets=DatasetService(db=db, clock=clock),
+        scorers=ScorerService(db=db, clock=clock),
+        issues=IssueService(db=db, clock=clock),
+        gateway=GatewayService(db=db, clock=clock, seal=seal),
         clock=clock,
         token=load_token(settings.home, os.environ, settings.token_file) if settings.auth else None,
         home=str(settings.home),

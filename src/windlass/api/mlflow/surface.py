@@ -8,13 +8,17 @@ from starlette.routing import BaseRoute, Route
 from windlass.api.mlflow import (
     artifacts,
     assessments,
+    datasets,
     experiments,
+    gateway,
+    issues,
     models,
     otlp,
     promptlab,
     questions,
     registry,
     runs,
+    scorers,
     traces,
     webhooks,
 )
@@ -27,7 +31,22 @@ _ANY = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 
 def mlflow_routes() -> list[BaseRoute]:
-    named = (experiments, runs, models, artifacts, registry, webhooks, traces, assessments, promptlab, questions)
+    named = (
+        experiments,
+        runs,
+        models,
+        artifacts,
+        registry,
+        webhooks,
+        traces,
+        assessments,
+        datasets,
+        scorers,
+        issues,
+        gateway,
+        promptlab,
+        questions,
+    )
     calls = [route for module in named for route in module.calls.routes()]
     others = [f"/{kind}/{version}.0/mlflow/{{rest:path}}" for kind in ("api", "ajax-api") for version in (2, 3)]
     unknown = [Route(path, guarded(_unknown), methods=_ANY, include_in_schema=False) for path in others]

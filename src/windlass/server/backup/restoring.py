@@ -177,7 +177,7 @@ def _go_on_counting(tx: Connection, table: Table) -> None:
         ).scalar()
         if name is not None:
             highest = tx.execute(select(func.max(column))).scalar()
-            if highest is not None:
+            if highest:  # the default experiment is 0, which no sequence can be set to
                 tx.execute(text("SELECT setval(:name, :value)"), {"name": name, "value": highest})
 
 

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import pytest
+
+from windlass.core.errors import InvalidInput
+from windlass.experiments.rules import (
+    check_batch,
+    check_experiment_name,
+    check_max_results,
+    check_metric,
+    check_model_name,
+    check_views,
+    checked_param,
+    checked_tag,
+    experiment_number,
+)
+from windlass.experiments.types import Metric, Pair
+
+
+@pytest.mark.parametrize("name", ["loss", "a/b", "a b", "a.b-c_d:e", "x" * 250, "ä"])
+def test_names_that_may_be(name: str) -> None:
+    check_metric(Metric(name, 1.0, 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("../a", r"parameter 'metrics\[1\].name' supplied: Names may be treated as files"),
+        ("a//b", "would resolve to 'a/b'"),
+        ("", "would resolve to '.'"),
+        ("/a", "treated as files"),
+        ("a?b", "Names may only contain"),
+        ("x" * 251, "'Metric name' exceeds the maximum length of 250 characters"),
+    ],
+)
+def test_names_that_may_not(name: str, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        check_metric(Metric(name, 1.0, 0, 0), "metrics[1]")
+
+
+def test_times_are_not_before_the_epoch() -> None:
+    with pytest.raises(InvalidInput, match="parameter 'timestamp' supplied"):
+        check_metric(Metric("a", 1.0, -1, 0))
+
+
+def test_values_that_are_too_long_are_cut() -> None:
+    assert len(checked_param(Pair("p", "x" * 7_000)).value) == 6_000
+    assert len(checked_tag(Pair("t", "x" * 9_000)).value) == 8_000
+
+
+def test_batches_are_bounded() -> None:
+    metrics = [Metric("m", 1.0, 0, step) for step in range(1_000)]
+    pairs = [Pair(f"k{number}", "") for number in range(100)]
+    check_batch(metrics, (), ())
+    check_batch((), pairs, pairs)
+    for given, message in (
+        ((metrics * 2, (), ()), "at most 1000 metrics"),
+        (((), [*pairs, Pair("more", "")], ()), "at most 100 params"),
+        (((), (), [*pairs, Pair("more", "")]), "at most 100 tags"),
+        ((metrics, pairs, ()), "metrics, params, and tags"),
+        (((), [Pair("a", "1"), Pair("a", "1")], ()), r"Duplicate parameter keys have been submitted: \['a'\]"),
+    ):
+        with pytest.raises(InvalidInput, match=message):
+            check_batch(*given)
+
+
+def test_other_limits() -> None:
+    check_experiment_name("x" * 500)
+    check_model_name(None)
+    check_max_results(50_000)
+    check_views({f"mlflow.customView.view{number}" for number in range(50)})
+    for refused in (
+        lambda: check_experiment_name(" "),
+        lambda: check_experiment_name("x" * 501),
+        lambda: check_model_name("a/b"),
+        lambda: check_model_name(""),
+        lambda: check_max_results(0),
+        lambda: check_max_results(50_001),
+        lambda: check_views({f"mlflow.customView.view{number}" for number in range(51)}),
+        lambda: experiment_number("first"),
+        lambda: experiment_number("9" * 30),
+    ):
+        with pytest.raises(InvalidInput):
+            refused()
+    assert [experiment_number(one) for one in ("", "0", "12", 7)] == [0, 0, 12, 7]

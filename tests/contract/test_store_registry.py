@@ -314,3 +314,18 @@ def test_a_source_on_the_disk_belongs_to_its_run(registry: RegistryService, data
 def test_a_version_of_a_model_that_is_not_there(registry: RegistryService) -> None:
     with pytest.raises(NotFound, match="Registered Model with name=m not found"):
         add_version(registry, "m")
+
+
+@pytest.mark.parametrize("text", ["a\x00b", "a\ud800"])
+def test_what_cannot_be_kept_is_refused(registry: RegistryService, text: str) -> None:
+    add_model(registry, "m")
+    for deed in (
+        lambda: registry.get_model(text),
+        lambda: registry.create_model("n", tags={"a": text}, description=None),
+        lambda: registry.update_model("m", description=text),
+        lambda: registry.create_version(NewVersion(name="m", source="s3://a/b", run_id=text)),
+        lambda: registry.create_version(NewVersion(name="m", source="s3://a/b", model_id=text)),
+        lambda: registry.search_models(filter=f"name = '{text}'", orders=[], most=1, token=None),
+    ):
+        with pytest.raises(InvalidInput, match="characters that cannot be stored"):
+            deed()

@@ -325,3 +325,13 @@ def test_every_deed_is_told_as_what_it_is(
     assert told["prompt.created"]["tags"] == told["prompt_version.created"]["tags"] == {}
     assert told["prompt_version.created"]["template"] == "Hi"
     assert told["model_version.created"]["run_id"] == "r"
+
+
+@pytest.mark.parametrize("text", ["a\x00b", "a\ud800", "a" * 2001])
+def test_what_cannot_be_kept_is_refused(hooks: WebhookService, text: str) -> None:
+    hook = add_hook(hooks)
+    for changes in (Changes(description=text), Changes(secret=text)):
+        with pytest.raises(InvalidInput, match="text of at most 2000 characters"):
+            hooks.update(hook.id, changes)
+    with pytest.raises(NotFound):
+        hooks.get(text)

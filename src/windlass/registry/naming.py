@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 
 from windlass.core.errors import InvalidInput
+from windlass.core.storable import storable_text
 from windlass.registry.types import PROMPT_TEXT_TAG
 
 LONGEST_NAME = 256
@@ -84,7 +85,7 @@ def read_version(text: str) -> int:
 
 def check_storable(parameter: str, text: str) -> None:
     """PostgreSQL keeps no NUL in text; nor does either database keep halves of characters."""
-    if "\x00" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
+    if storable_text(text) != text:
         raise InvalidInput(f"Invalid value for parameter '{parameter}': it has characters that cannot be stored.")
 
 

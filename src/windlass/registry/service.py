@@ -131,7 +131,8 @@ class RegistryService:
     # ---- versions ----------------------------------------------------------------------------------------------------
 
     def create_version(self, new: NewVersion) -> ModelVersion:
-        _check_texts(source=new.source, run_link=new.run_link, description=new.description)
+        texts = {"run_id": new.run_id, "run_link": new.run_link, "model_id": new.model_id}
+        _check_texts(source=new.source, description=new.description, **texts)
         if len(new.run_id or "") > _LONGEST_RUN_ID:
             raise InvalidInput(f"'run_id' exceeds the maximum length of {_LONGEST_RUN_ID} characters")
         with self._deed() as deed:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from windlass.core.clock import Clock
 from windlass.core.errors import InvalidInput
 from windlass.core.paging import offset_of, page_token
+from windlass.core.storable import storable_text
 from windlass.db.database import Database
 from windlass.webhooks import store
 from windlass.webhooks.addresses import WebhookRules, check_name, check_url
@@ -58,7 +59,7 @@ class WebhookService:
         secret: str | None = None,
         status: WebhookStatus = WebhookStatus.ACTIVE,
     ) -> Webhook:
-        self._check(Changes(name=name, url=url, events=events, description=description))
+        self._check(Changes(name=name, url=url, events=events, description=description, secret=secret))
         now = self._clock.now()
         webhook = Webhook(
             id=str(uuid.uuid4()),
@@ -130,9 +131,10 @@ class WebhookService:
             check_url(changes.url, self._rules)
         if changes.events is not None and not changes.events:
             raise InvalidInput("Webhook events must be a non-empty list of WebhookEvent objects: [].")
-        for what, text in (("URL", changes.url), ("description", changes.description)):
-            if text is not None and (len(text) > _LONGEST_TEXT or "\x00" in text):
-                raise InvalidInput(f"a webhook's {what} is text of at most {_LONGEST_TEXT} characters")
+        for what in ("url", "description", "secret"):
+            text = getattr(changes, what) or ""
+            if len(text) > _LONGEST_TEXT or storable_text(text) != text:
+                raise InvalidInput(f"a webhook's {what} is text of at most {_LONGEST_TEXT} characters, without NUL")
 
     def _sealed(self, secret: str | None) -> bytes | None:
         return self._seal.wrap({_SECRET: secret}) if secret else None

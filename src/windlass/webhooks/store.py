@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, delete, insert, select, update
 
 from windlass.core.errors import NotFound
+from windlass.core.storable import storable_text
 from windlass.webhooks.tables import webhook_events, webhooks
 from windlass.webhooks.types import Webhook, WebhookStatus
 
@@ -28,12 +29,12 @@ def update_webhook(tx: Connection, webhook_id: str, events: Sequence[str] | None
 
 def delete_webhook(tx: Connection, webhook_id: str) -> None:
     """With everything that is on its way to it."""
-    if tx.execute(delete(webhooks).where(webhooks.c.id == webhook_id)).rowcount == 0:
+    if tx.execute(delete(webhooks).where(webhooks.c.id == storable_text(webhook_id))).rowcount == 0:
         raise no_webhook(webhook_id)
 
 
 def load_webhook(tx: Connection, webhook_id: str, *, lock: bool = False) -> Webhook:
-    query = select(webhooks).where(webhooks.c.id == webhook_id)
+    query = select(webhooks).where(webhooks.c.id == storable_text(webhook_id))
     row = tx.execute(query.with_for_update() if lock else query).first()
     if row is None:
         raise no_webhook(webhook_id)

@@ -6,7 +6,9 @@ from typing import Any
 
 from tests.contract.test_store_runs import advance, load, submit
 from windlass.db.database import Database
-from windlass.runs.rulebook import commit_quiet, load_quiet
+from windlass.experiments.runservice import TrackedRunService
+from windlass.experiments.types import Metric
+from windlass.runs.rulebook import commit_quiet, heed_logged, load_quiet
 from windlass.runs.service import RunService
 from windlass.runs.types import EventKind
 from windlass.testing.clock import FakeClock
@@ -95,3 +97,11 @@ def test_a_clone_has_the_rules_too(service: RunService, database: Database) -> N
 def test_a_spec_without_rules_is_stored_without_the_key(service: RunService, database: Database) -> None:
     assert load(database, submit(service).id).spec.rules == []
     assert "rules" not in (service.view(submit(service).id).spec or {})
+
+
+def test_what_an_mlflow_client_logs_is_judged_too(service: RunService, database: Database, clock: FakeClock) -> None:
+    run_id = running(service, database, {"metric": "loss", "above": 5, "then": "stop"})
+    tracked = TrackedRunService(db=database, clock=clock, own_values=heed_logged)
+    tracked.log_batch(run_id, metrics=[Metric(key="loss", value=9.0, at_ms=1_000_000, step=3)], params=[], tags=[])
+    assert alerts(service, run_id) == ["rule 1 at step 3: loss is 9, above 5"]
+    assert load(database, run_id).cancelling

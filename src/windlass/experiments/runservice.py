@@ -55,11 +55,20 @@ class OwnTags(Protocol):
     def __call__(self, tx: Connection, run_id: str, tags: Mapping[str, str | None]) -> None: ...
 
 
+class OwnValues(Protocol):
+    """Told of values that clients log to runs of Windlass's own."""
+
+    def __call__(self, tx: Connection, run_id: str, values: Sequence[Logged], *, now: float) -> None: ...
+
+
 class TrackedRunService:
-    def __init__(self, *, db: Database, clock: Clock, own_tags: OwnTags | None = None) -> None:
+    def __init__(
+        self, *, db: Database, clock: Clock, own_tags: OwnTags | None = None, own_values: OwnValues | None = None
+    ) -> None:
         self._db = db
         self._clock = clock
         self._own_tags = own_tags
+        self._own_values = own_values
         self._writes = GroupedWrites(db)
 
     # ---- runs --------------------------------------------------------------------------------------------------
@@ -244,7 +253,10 @@ class TrackedRunService:
             return
         if any(metric.model_id for metric in metrics):
             modelstore.put_metrics(tx, run_id, metrics)
-        log_points(tx, run_id, [Logged(one.key, one.value, one.at_ms / 1000, one.step) for one in metrics])
+        logged = [Logged(one.key, one.value, one.at_ms / 1000, one.step) for one in metrics]
+        log_points(tx, run_id, logged)
+        if self._own_values and _is_own(run_id):
+            self._own_values(tx, run_id, logged, now=self._clock.now())
 
     def _put_tags(self, tx: Connection, run_id: str, tags: Sequence[Pair]) -> None:
         if not tags:

@@ -14,11 +14,15 @@ from sqlalchemy import Boolean, Column, Connection, ForeignKey, Index, Integer, 
 from windlass.core.ids import slot_of
 from windlass.db.metadata import Json, metadata
 from windlass.runs import store
+from windlass.runs.records import RunRecord
 from windlass.runs.rules import Finding, Value, Watched, judge_silence, judge_values
 from windlass.runs.tables import runs
 from windlass.runs.types import EventKind
+from windlass.tracking.blocks import Logged
 from windlass.tracking.points import MetricPoint
 from windlass.wire.rules import RuleSpec, Then
+
+_TRIES = 5
 
 run_rules = Table(
     "run_rules",
@@ -60,6 +64,11 @@ def heed_points(
 ) -> None:
     values = (Value(name, point.step, point.at, value) for point in points for name, value in point.values.items())
     heed_values(tx, run_id, values, now=now, may_stop=may_stop)
+
+
+def heed_logged(tx: Connection, run_id: str, values: Sequence[Logged], *, now: float) -> None:
+    """What MLflow's clients log."""
+    heed_values(tx, run_id, (Value(one.name, one.step, one.at, one.value) for one in values), now=now)
 
 
 def heed_values(tx: Connection, run_id: str, values: Iterable[Value], *, now: float, may_stop: bool = True) -> None:
@@ -118,13 +127,24 @@ def _tell(tx: Connection, run_id: str, number: int, finding: Finding, *, now: fl
         message=f"rule {number + 1}{at}: {finding.message}",
         data={"kind": "rule", "rule": number, "step": finding.step, "then": finding.then.value},
     )
-    if may_stop and finding.then is Then.STOP and run.state.is_live and not run.cancelling:
-        store.annotate(
-            tx,
-            run,
-            EventKind.CANCEL_REQUESTED,
-            now=now,
-            message=f"stopped by its rule {number + 1}: {finding.message}; grace {run.spec.grace:g} s",
-            cancel_requested_at=now,
-            cancel_grace_s=run.spec.grace,
-        )
+    if may_stop and finding.then is Then.STOP:
+        _stop(tx, run, number, finding, now=now)
+
+
+def _stop(tx: Connection, run: RunRecord | None, number: int, finding: Finding, *, now: float) -> None:
+    for _ in range(_TRIES):
+        if run is None or not run.state.is_live or run.cancelling:
+            return
+        try:
+            store.annotate(
+                tx,
+                run,
+                EventKind.CANCEL_REQUESTED,
+                now=now,
+                message=f"stopped by its rule {number + 1}: {finding.message}; grace {run.spec.grace:g} s",
+                cancel_requested_at=now,
+                cancel_grace_s=run.spec.grace,
+            )
+            return
+        except store.ChangedMeanwhile:  # by a controller, at this moment
+            run = store.load_run(tx, run.id)

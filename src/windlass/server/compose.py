@@ -42,6 +42,7 @@ from windlass.nodes.book import DatabaseNodeBook
 from windlass.nodes.service import NodeService
 from windlass.registry.service import RegistryService
 from windlass.runs.access import RunTokens, TrackingAccess
+from windlass.runs.rulebook import heed_logged
 from windlass.runs.sealing import Seal
 from windlass.runs.service import RunService
 from windlass.runs.tracked import put_own_tags
@@ -152,7 +153,7 @@ def compose(settings: Settings, *, open_engines: OpenEngines | None = None, cloc
         nodes=NodeService(db, blobs, seal, clock, nudge=nudge),
         checkpoints=CheckpointService(db, runs, clock),
         experiments=experiments,
-        tracked_runs=TrackedRunService(db=db, clock=clock, own_tags=put_own_tags),
+        tracked_runs=TrackedRunService(db=db, clock=clock, own_tags=put_own_tags, own_values=heed_logged),
         logged_models=LoggedModelService(db=db, clock=clock),
         run_tokens=run_tokens,
         artifacts=artifacts,

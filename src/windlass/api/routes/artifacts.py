@@ -24,9 +24,10 @@ router = APIRouter(prefix="/api", tags=["artifacts"])
 
 _FILE = {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
 _TAKES_FILE: dict[str, Any] = {"requestBody": _FILE}
+_ANY_FILE = {"content": {"*/*": {"schema": {"type": "string", "format": "binary"}}}}  # its name tells the type
 _GIVES_FILE: dict[int | str, dict[str, Any]] = {
-    200: {"description": "the file", **_FILE},
-    206: {"description": "the range of it that was asked for", **_FILE},
+    200: {"description": "the file", **_ANY_FILE},
+    206: {"description": "the range of it that was asked for", **_ANY_FILE},
     304: {"description": "the client has it already"},
     416: {"description": "there is nothing at that place"},
 }

@@ -64,7 +64,7 @@ class Document:
         """The root fields of an operation. Raises InvalidInput."""
         if name is None and len(self.operations) == 1:
             name = next(iter(self.operations))
-        if name not in self.operations:
+        if name is None or name not in self.operations:
             raise InvalidInput(f'Unknown operation named "{name}".')
         return list(self.fields(self.operations[name]))
 

@@ -302,3 +302,23 @@ def test_old_points_are_thinned_and_older_ones_go(database: Database) -> None:
     assert steps() == []
     with database.read() as tx:
         assert load_latest(tx, [run_id])[run_id]["loss"].step == 2 * FULL - 1
+
+
+def test_a_chart_has_least_greatest_and_mean_of_stretches(database: Database, service: RunService) -> None:
+    spec = {"command": "true", "code": None}
+    run_id = service.submit(wire.SubmitRequest(spec=spec), idempotency_key=None, user=None).id
+    log(database, run_id, [Logged("x", value, 10.0 + n, n) for n, value in enumerate([1.0, 3.0, math.nan, math.nan])])
+    chart = service.chart(run_id, "x", most=2, window=Window())
+    assert chart.model_dump() == {
+        "name": "x",
+        "points": [2, 2],
+        "first_steps": [0, 2],
+        "last_steps": [1, 3],
+        "first_at": [10.0, 12.0],
+        "last_at": [11.0, 13.0],
+        "min": [1.0, None],
+        "max": [3.0, None],
+        "mean": [2.0, None],
+    }
+    [series] = service.metrics(run_id, names=["x"], most=10, window=Window(times=(10.5, 12.5))).series
+    assert (series.steps, series.values) == ([1, 2], [3.0, None])

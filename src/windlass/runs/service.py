@@ -48,9 +48,10 @@ from windlass.scheduling.nodes import load_kinds
 from windlass.scheduling.rules import Rules
 from windlass.scheduling.types import Aside, NodeKind
 from windlass.tenancy.prices import PriceBook
-from windlass.tracking.series import load_series
+from windlass.tracking.series import Window, load_rollups, load_series
 from windlass.tracking.store import ingest, load_position, load_progress, load_summaries, lock
 from windlass.tracking.storedlogs import StoredLogs
+from windlass.tracking.system import without_system
 from windlass.wire import runs as wire
 from windlass.wire.checkpoints import CheckpointSpec
 from windlass.wire.cluster import AsideRequest, AsideView, ClusterView, NodeRef
@@ -199,7 +200,7 @@ class RunService:
             run,
             attempts,
             load_progress(tx, [run.id]).get(run.id),
-            load_summaries(tx, [run.id]).get(run.id, {}),
+            without_system(load_summaries(tx, [run.id]).get(run.id, {})),
             self._prices,
             environment=store.load_environments(tx, [digest]).get(digest or ""),
             run_dir=str(self._runs_dir / run.id) if self._runs_dir else None,
@@ -313,15 +314,26 @@ class RunService:
         """Nodes elsewhere send their lines at once while somebody follows them; to be repeated every few seconds."""
         self.stored_logs.watch(attempt_ids, now=self._clock.now())
 
-    def metrics(self, ref: str, *, names: Sequence[str] | None, most: int) -> wire.MetricsView:
+    def metrics(
+        self, ref: str, *, names: Sequence[str] | None, most: int, window: Window | None = None
+    ) -> wire.MetricsView:
         with self._db.read() as tx:
             run_id = self._resolve(tx, ref).id
             known = load_summaries(tx, [run_id]).get(run_id, {})
             for name in names or ():
                 if name not in known:
                     raise NotFound(unknown("metric", name, known))
-            series = load_series(tx, run_id, names or list(known), most=most)
+            series = load_series(tx, run_id, names or list(known), most=most, window=window)
         return wire.MetricsView(series=[views.series_view(name, rows) for name, rows in series.items()])
+
+    def chart(self, ref: str, name: str, *, most: int, window: Window) -> wire.MetricChart:
+        """A metric in at most so many stretches."""
+        with self._db.read() as tx:
+            run_id = self._resolve(tx, ref).id
+            known = load_summaries(tx, [run_id]).get(run_id, {})
+            if name not in known:
+                raise NotFound(unknown("metric", name, known))
+            return views.chart_view(name, load_rollups(tx, run_id, name, most=most, window=window))
 
     def ingest(self, ref: str, batch: wire.MetricBatch) -> wire.MetricReceipt:
         with self._db.write() as tx:

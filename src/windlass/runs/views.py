@@ -10,7 +10,9 @@ from windlass.core.exits import Exit
 from windlass.runs.records import AttemptRecord, RunHead, RunRecord
 from windlass.runs.types import RunState
 from windlass.tenancy.prices import PriceBook, Spent, spent_on
+from windlass.tracking.blocks import NO_STEP
 from windlass.tracking.points import MetricPoint, ProgressMark, Summary
+from windlass.tracking.rollups import Rollups
 from windlass.wire import runs as wire
 from windlass.wire.spec import Priority
 
@@ -112,6 +114,21 @@ def series_view(name: str, rows: Sequence[Any]) -> wire.MetricSeries:
         steps=[row.step for row in rows],
         values=[finite(row.value) for row in rows],
         at=[row.at for row in rows],
+    )
+
+
+def chart_view(name: str, found: Rollups) -> wire.MetricChart:
+    means = [total / count if count else None for total, count in zip(found.sums, found.numbers, strict=True)]
+    return wire.MetricChart(
+        name=name,
+        points=list(found.points),
+        first_steps=[None if step == NO_STEP else step for step in found.first_steps],
+        last_steps=[None if step == NO_STEP else step for step in found.last_steps],
+        first_at=list(found.first_ats),
+        last_at=list(found.last_ats),
+        min=[finite(value) if count else None for value, count in zip(found.mins, found.numbers, strict=True)],
+        max=[finite(value) if count else None for value, count in zip(found.maxs, found.numbers, strict=True)],
+        mean=[finite(mean) for mean in means],
     )
 
 

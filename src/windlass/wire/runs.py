@@ -254,6 +254,20 @@ class MetricsView(Wire):
     series: list[MetricSeries]
 
 
+class MetricChart(Wire):
+    """A metric in stretches of points that follow each other. Values as in a series; null where a stretch has none."""
+
+    name: str
+    points: list[int] = Field(description="how many there are in each stretch")
+    first_steps: list[int | None]
+    last_steps: list[int | None]
+    first_at: list[float]
+    last_at: list[float]
+    min: list[float | None]
+    max: list[float | None]
+    mean: list[float | None]
+
+
 class StartEstimate(Wire):
     """When a run that waits will start: of ten times once sooner than `earliest` and once later than `latest`. Null:
     later than the estimate looks."""

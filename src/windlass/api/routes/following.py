@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Query, Response
@@ -14,6 +15,7 @@ from windlass.runs.following import Channels
 from windlass.runs.logs import LogQuery
 from windlass.tracking.logpattern import LONGEST_PATTERN, LogPattern
 from windlass.tracking.logs import LogFilter
+from windlass.tracking.series import Window
 from windlass.wire import runs as wire
 
 router = APIRouter(prefix="/api/runs", tags=["following"])
@@ -27,6 +29,7 @@ Grep = Annotated[
     Query(min_length=1, max_length=LONGEST_PATTERN, pattern=r"^[^\x00]*$", description="a regular expression"),
 ]
 Moment = Annotated[float | None, Query(ge=0, lt=1e11, description="seconds since the epoch")]
+Step = Annotated[int | None, Query(gt=-(2**63), lt=2**63)]
 LastEventId = Annotated[str | None, Header(max_length=100_000)]
 _SSE: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/event-stream": {}}, "description": "a page, or a stream with follow=true"}
@@ -92,8 +95,37 @@ def metrics(
     services: Context,
     name: Annotated[list[str] | None, Query(max_length=1_000)] = None,
     most: Annotated[int, Query(ge=2, le=100_000, description="thin each series to about so many points")] = 10_000,
+    first_step: Step = None,
+    last_step: Step = None,
+    since: Moment = None,
+    until: Moment = None,
 ) -> wire.MetricsView:
-    return services.runs.metrics(ref, names=name, most=most)
+    """Points in the order of their steps: all of them, or the least and greatest of every stretch, and both ends."""
+    return services.runs.metrics(ref, names=name, most=most, window=_window(first_step, last_step, since, until))
+
+
+@router.get("/{ref}/chart")
+def chart(
+    ref: Ref,
+    services: Context,
+    name: Annotated[str, Query(min_length=1, max_length=250)],
+    most: Annotated[int, Query(ge=1, le=20_000, description="stretches at most")] = 1_000,
+    first_step: Step = None,
+    last_step: Step = None,
+    since: Moment = None,
+    until: Moment = None,
+) -> wire.MetricChart:
+    """Least, greatest and mean of a metric in stretches: as much as a chart draws, of however many points."""
+    return services.runs.chart(ref, name, most=most, window=_window(first_step, last_step, since, until))
+
+
+def _window(first_step: int | None, last_step: int | None, since: float | None, until: float | None) -> Window:
+    def span(low: float | None, high: float | None) -> tuple[float, float] | None:
+        if low is None and high is None:
+            return None
+        return -math.inf if low is None else low, math.inf if high is None else high
+
+    return Window(steps=span(first_step, last_step), times=span(since, until))
 
 
 @router.post("/{ref}/metrics", response_model=wire.MetricReceipt)

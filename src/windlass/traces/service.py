@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, Row, func, select
 
 from windlass.core.clock import Clock
 from windlass.core.errors import InvalidInput, NotFound
@@ -125,6 +125,7 @@ class TraceService:
             if len(known) < len(batches):
                 self._add_traces(tx, experiment_id, [batch for batch in batches if batch.trace_id not in known])
                 known = store.lock_traces(tx, ids)
+            _check_home(known.values(), experiment_id)
             written = store.load_spans(tx, [batch.trace_id for batch in batches if needs_spans(batch)])
             noted = store.load_pairs(tx, notes, ids)
             store.put_spans(tx, [row for batch in batches for row in batch.rows])
@@ -313,6 +314,14 @@ class TraceService:
 
 
 _KNOWN = ("request_ms", "duration_ms", "state", "request_preview", "response_preview")
+
+
+def _check_home(rows: Iterable[Row[Any]], experiment_id: str) -> None:
+    """Nobody adds to a trace of another experiment than the one that was named."""
+    number = store.experiment_number(experiment_id)
+    for row in rows:
+        if row.experiment_id != number:
+            raise InvalidInput(f"Trace with ID '{row.id}' already exists in another experiment.")
 
 
 def _check_kind(found: Assessment, revision: Revision) -> None:

@@ -12,6 +12,7 @@ from windlass.api.mlflow.calls import Calls
 from windlass.api.mlflow.fields import Asked, Field, anything, items, number, read_fields, text, thing, whole, yes_or_no
 from windlass.api.mlflow.traceforms import enum, texts_of
 from windlass.core.errors import InvalidInput
+from windlass.gateway.providers import known_providers, modes_of
 from windlass.gateway.service import Choice, Fallback
 from windlass.gateway.store import Endpoint, Mapped, Model, Secret
 
@@ -32,6 +33,17 @@ def _values() -> Field:
 def secrets_config(_services: Services, _asked: Asked) -> Mapping[str, Any]:
     """There is no passphrase that everybody knows: each server has a key of its own."""
     return {"secrets_available": True, "using_default_passphrase": False}
+
+
+@calls.get("/mlflow/gateway/supported-providers", 3)
+def list_providers(_services: Services, _asked: Asked) -> Mapping[str, Any]:
+    return {"providers": known_providers()}
+
+
+@calls.get("/mlflow/gateway/provider-config", 3, provider=text(required=True))
+def provider_config(_services: Services, asked: Asked) -> Mapping[str, Any]:
+    modes = modes_of(asked["provider"])
+    return {"auth_modes": modes, "default_mode": modes[0]["mode"]}
 
 
 @calls.post(

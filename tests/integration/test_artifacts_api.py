@@ -13,7 +13,11 @@ from urllib.parse import quote
 import pytest
 from httpx import Client
 
-from windlass.server.settings import Settings
+from windlass.blobs.local import LocalBlobs
+from windlass.server.compose import compose
+from windlass.server.homefolder import prepare
+from windlass.server.settings import Role, Settings
+from windlass.testing.clock import FakeClock
 
 TREE = "/api/2.0/mlflow-artifacts/artifacts"
 BIG = random.Random(3).randbytes((5 << 20) + 77)
@@ -274,3 +278,23 @@ def test_an_upload_goes_on_where_it_broke_off(api: Client, run_id: str) -> None:
     assert api.get(base).status_code == 404
     assert api.delete(base).status_code == 204
     assert api.put(f"{base}/parts/0", content=b"").status_code == 422
+
+
+def test_the_server_deletes_what_nobody_names(tmp_path: Path, database_url: str) -> None:
+    home, clock = tmp_path / "home", FakeClock()
+    prepare(home)
+    settings = Settings(home=home, database_url=database_url, role=Role.CONTROLLER)
+    parts = compose(settings, open_engines=lambda _nudge: {}, clock=clock)
+    assert parts.retention is not None
+    artifacts, room = parts.services.artifacts, LocalBlobs(home / "blobs").room("artifacts")
+    snapshot = parts.services.blobs.put(b"gone")  # the same content as a file of code
+    for name in ("kept", "gone"):
+        artifacts.put_bytes(f"0/r/{name}", name.encode())
+    artifacts.delete("0/r/gone")
+    parts.retention.sweep()
+    assert sorted(room.digests()) == sorted([sha(b"gone"), sha(b"kept")])
+    clock.advance(86_401)
+    parts.retention.sweep()
+    assert list(room.digests()) == [sha(b"kept")]
+    assert parts.services.blobs.has(snapshot)
+    parts.db.close()

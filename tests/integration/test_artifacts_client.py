@@ -92,7 +92,7 @@ def test_a_large_file_goes_on_where_it_broke_off(
         artifacts.put(source, progress=interrupt)
     counted: list[int] = []
     kept = artifacts.put(source, progress=counted.append)
-    assert (kept.digest, kept.size_bytes) == (sha(BIG), len(BIG))
+    assert (kept.path, kept.digest, kept.size_bytes) == ("big.bin", sha(BIG), len(BIG))
     assert counted[0] == PART_BYTES, "the first part was there"
     assert sum(counted) == len(BIG)
     assert not list((tmp_path / "me" / "uploads").iterdir())

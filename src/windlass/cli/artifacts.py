@@ -101,7 +101,7 @@ def _find(artifacts: Artifacts, path: str) -> ArtifactView:
     for item in artifacts.list(folder).files:
         if item.path.rpartition("/")[2] == name:
             return item
-    raise NotFound(f"there is no artifact '{path}'", hint=f"`windlass artifacts ls RUN {folder}` lists what there is")
+    raise NotFound(f"there is no artifact '{path}'", hint="`windlass artifacts ls RUN -r` lists what there is")
 
 
 def _check_free(targets: list[Path], force: bool) -> None:

@@ -158,7 +158,7 @@ class Artifacts:
             self._transport.put(f"{base}/parts/{number}", partial(_made, chunks, progress))
         made = self._transport.post(f"{base}/complete", {"digest": whole.hexdigest()}, patience_s=_COMPLETING_S)
         note.unlink(missing_ok=True)
-        return ArtifactView.model_validate(made)
+        return ArtifactView.model_validate({**made, "path": path})
 
     def _note(self, source: Path, path: str) -> Path:
         """Where the id of the upload of this very file is remembered."""

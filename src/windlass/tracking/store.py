@@ -18,6 +18,7 @@ from windlass.tracking.blocks import NO_STEP, Block, Logged, blocks_of, blocks_o
 from windlass.tracking.points import Latest, MetricPoint, ProgressMark, Summary, progress_after
 from windlass.tracking.tables import progress, sources, summaries, tails
 
+_ADD_TAIL = insert(tails).inline()  # nobody asks for its id
 _RUNS_AT_ONCE = 5_000  # in one query: databases take some ten thousand values
 
 
@@ -67,7 +68,7 @@ def put_blocks(tx: Connection, run_id: str, blocks: Sequence[Block]) -> None:
 
 def put_tail(tx: Connection, run_id: str, blocks: Sequence[Block], *, metrics: int) -> None:
     data, count = pack(blocks), sum(block.points for block in blocks)
-    tx.execute(insert(tails).values(run_id=run_id, points=count, metrics=metrics, size=len(data), data=data))
+    tx.execute(_ADD_TAIL, {"run_id": run_id, "points": count, "metrics": metrics, "size": len(data), "data": data})
 
 
 def lock(tx: Connection, run_id: str) -> None:

@@ -331,3 +331,22 @@ def test_questions_that_make_no_sense_are_refused(traces: TraceService) -> None:
         figures(traces, "TRACES", "trace_count", "COUNT", filters=["trace.status != 'OK'"])
     with pytest.raises(InvalidInput, match="only supported for SPANS"):
         figures(traces, "TRACES", "trace_count", "COUNT", filters=["span.name = 'x'"])
+
+
+def test_texts_with_a_zero_in_them_are_kept(traces: TraceService) -> None:
+    start(traces, "a", tags={"k": "x\x00y"}, metadata={"m": "\x00"}, request_preview="\x00")
+    traces.log_spans("0", [span(1, name="n\x00", text="in it: \x00")])
+    traces.create_assessment(feedback("a", "v\x00", rationale="r\x00"))
+    assert traces.get("a").tags["k"] == "x\ufffdy"
+    assert len(traces.whole(HEX, partial=True).spans) == 1
+
+
+def test_what_has_no_room_is_refused(traces: TraceService) -> None:
+    for id in ("", "x" * 251):
+        with pytest.raises(InvalidInput, match="1 to 250 characters"):
+            start(traces, id)
+    with pytest.raises(InvalidInput, match="'key' exceeds"):
+        start(traces, "a", tags={"k" * 251: "v"})
+    start(traces, "a")
+    with pytest.raises(InvalidInput, match="'assessment_name' exceeds"):
+        traces.create_assessment(feedback("a", 1, name="n" * 251))

@@ -39,6 +39,7 @@ from windlass.traces.types import (
     TRACE_USER,
     UNFINISHED,
     StoredSpan,
+    storable,
 )
 
 _TAG = "mlflow.traceTag."
@@ -124,15 +125,15 @@ def _row(trace_id: str, span: Span) -> dict[str, Any]:
         "trace_id": trace_id,
         "id": span.id,
         "parent_id": span.parent,
-        "name": span.name,
-        "type": _text(span.attribute(SPAN_TYPE)),
+        "name": storable(span.name),
+        "type": storable(_text(span.attribute(SPAN_TYPE))),
         "status": STATUSES[span.status],
         "start_ns": span.start_ns,
         "end_ns": span.end_ns,
         "content": render_content(span),
         **{name: float(number(costs[name])) if name in costs else None for name in COSTS},
-        "model_name": _text(span.attribute(MODEL)),
-        "model_provider": _text(span.attribute(PROVIDER)),
+        "model_name": storable(_text(span.attribute(MODEL))),
+        "model_provider": storable(_text(span.attribute(PROVIDER))),
     }
 
 

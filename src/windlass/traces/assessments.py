@@ -13,7 +13,7 @@ from sqlalchemy.exc import IntegrityError
 from windlass.core.errors import NotFound, WindlassError
 from windlass.db.insertion import insert_or_replace_all
 from windlass.traces.tables import assessments, traces
-from windlass.traces.types import Assessment, weigh
+from windlass.traces.types import Assessment, storable, weigh
 
 
 def load_assessments(tx: Connection, trace_ids: Sequence[str]) -> dict[str, list[Assessment]]:
@@ -88,7 +88,7 @@ def _row(one: Assessment) -> dict[str, Any]:
         "source_id": one.source_id,
         "run_id": one.run_id,
         "span_id": one.span_id,
-        "rationale": one.rationale,
+        "rationale": storable(one.rationale),
         "overrides": one.overrides,
         "valid": one.valid,
         "metadata": _dumped(one.metadata),

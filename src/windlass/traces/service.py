@@ -24,11 +24,19 @@ from windlass.traces.metrics import Figure, Question, check_question, load_figur
 from windlass.traces.search import search_traces, where
 from windlass.traces.spans import Span
 from windlass.traces.tables import notes, tags, traces
-from windlass.traces.types import FINALIZED, IN_DATABASE, SIZE_STATS, SPANS_LOCATION, Assessment, StoredSpan, Trace
+from windlass.traces.types import (
+    FINALIZED,
+    IN_DATABASE,
+    LONGEST_NAME,
+    SIZE_STATS,
+    SPANS_LOCATION,
+    Assessment,
+    StoredSpan,
+    Trace,
+)
 
 _MOST_LINKS = 100
 _LARGEST_PAGE = 50_000
-_LONGEST_KEY = 250
 _LONGEST_VALUE = 8000
 _PATIENCE_S = 3.0
 _LOOK_EVERY_S = 0.1
@@ -69,6 +77,7 @@ class TraceService:
 
     def start(self, trace: Trace, *, experiment_id: str) -> Trace:
         """All about a trace; its spans may have come before, or come later."""
+        store.check_sizes(trace)
         with self._db.write() as tx:
             location = store.load_location(tx, experiment_id, active=True)
             store.put_trace(
@@ -224,8 +233,8 @@ class TraceService:
             return store.delete_traces(tx, number, until_ms=until_ms, at_most=at_most, ids=trace_ids)
 
     def set_tag(self, trace_id: str, key: str, value: str) -> None:
-        if len(key) > _LONGEST_KEY:
-            raise InvalidInput(f"'key' exceeds the maximum length of {_LONGEST_KEY} characters")
+        if len(key) > LONGEST_NAME:
+            raise InvalidInput(f"'key' exceeds the maximum length of {LONGEST_NAME} characters")
         check_name(key, "key")
         with self._db.write() as tx:
             store.load_row(tx, trace_id)
@@ -274,6 +283,8 @@ class TraceService:
 
     def create_assessment(self, assessment: Assessment) -> Assessment:
         """With an id and times of its own where it has none."""
+        if len(assessment.name) > LONGEST_NAME:
+            raise InvalidInput(f"'assessment_name' exceeds the maximum length of {LONGEST_NAME} characters")
         now = int(self._clock.now() * 1000)
         complete = replace(
             assessment,

@@ -16,7 +16,7 @@ from windlass.experiments.tables import experiments, tracked_runs
 from windlass.traces.assessments import load_assessments
 from windlass.traces.tables import links, notes, spans, tags, traces
 from windlass.traces.totals import CACHE_TOKENS, TOKENS
-from windlass.traces.types import ARTIFACT_LOCATION, TOKEN_USAGE, StoredSpan, Trace
+from windlass.traces.types import ARTIFACT_LOCATION, LONGEST_NAME, TOKEN_USAGE, StoredSpan, Trace, storable
 
 # SQLite takes some thousand parameters in one statement.
 _AT_ONCE = 500
@@ -143,14 +143,18 @@ def _values(trace: Trace) -> dict[str, Any]:
         "duration_ms": trace.duration_ms,
         "state": trace.state,
         "client_request_id": trace.client_request_id,
-        "request_preview": _storable(trace.request_preview),
-        "response_preview": _storable(trace.response_preview),
+        "request_preview": storable(trace.request_preview),
+        "response_preview": storable(trace.response_preview),
     }
 
 
-def _storable(text: str | None) -> str | None:
-    """PostgreSQL has no text with a zero in it."""
-    return text.replace("\x00", "\ufffd") if text else text
+def check_sizes(trace: Trace) -> None:
+    """What has no room, or no name, is refused in words."""
+    if not 0 < len(trace.id) <= LONGEST_NAME:
+        raise InvalidInput(f"the id of a trace has 1 to {LONGEST_NAME} characters, not {len(trace.id)}")
+    for key in (*trace.tags, *trace.metadata):
+        if len(key) > LONGEST_NAME:
+            raise InvalidInput(f"'key' exceeds the maximum length of {LONGEST_NAME} characters")
 
 
 def token_columns(metadata: Mapping[str, str]) -> dict[str, int | None]:
@@ -172,7 +176,7 @@ def _count(value: Any) -> int | None:
 
 def put_pairs(tx: Connection, table: Table, pairs: Mapping[str, Mapping[str, str]]) -> None:
     rows = [
-        {"trace_id": trace_id, "key": key, "value": value}
+        {"trace_id": trace_id, "key": key, "value": storable(value)}
         for trace_id, found in sorted(pairs.items())
         for key, value in sorted(found.items())
     ]

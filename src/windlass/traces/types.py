@@ -22,6 +22,7 @@ TRACE_SESSION = "mlflow.trace.session"
 # Set once a client has said all about the trace: what its spans say later does not change that.
 FINALIZED = "mlflow.trace.infoFinalized"
 
+LONGEST_NAME = 250
 STATES = ("STATE_UNSPECIFIED", "OK", "ERROR", "IN_PROGRESS")
 UNFINISHED = ("STATE_UNSPECIFIED", "IN_PROGRESS")
 
@@ -67,6 +68,11 @@ class StoredSpan:
     parent_id: str | None
     start_ns: int
     content: str
+
+
+def storable(text: str | None) -> str | None:
+    """PostgreSQL has no text with a zero in it."""
+    return text.replace("\x00", "\ufffd") if text else text
 
 
 def weigh(value: Any) -> tuple[float | None, bool]:

@@ -182,8 +182,10 @@ class Run:
                 return
             query = {**wanted, "after": page.next_cursor}
 
-    def metrics(self, name: str | None = None) -> dict[str, Metric]:
-        view = MetricsView.model_validate(self._client.transport.get(self._path("/metrics"), {"name": name}))
+    def metrics(self, name: str | None = None, *, system: bool = False) -> dict[str, Metric]:
+        """What it has logged; with `system` also how its machines were used, as `system/cpu_percent` and the like."""
+        query = {"name": name, "system": system}
+        view = MetricsView.model_validate(self._client.transport.get(self._path("/metrics"), query))
         return {
             series.name: Metric(
                 name=series.name,

@@ -22,7 +22,8 @@ from windlass.engines.contract import Observation, Phase
 from windlass.runs import store
 from windlass.runs.records import AttemptRecord, RunRecord
 from windlass.tenancy.prices import PriceBook
-from windlass.tracking.store import load_positions
+from windlass.tracking.store import load_positions, log_points
+from windlass.tracking.system import SAMPLE_EVERY_S, system_points
 
 MOST_USAGES = 50  # written in one pass
 
@@ -64,6 +65,7 @@ class Recorder:
         self._why_away = why_away
         self._about_to_write = about_to_write
         self._noted: dict[str, float] = {}
+        self._sampled: dict[str, float] = {}
         self._before: dict[str, AttemptRecord] = {}  # by the id of the attempt after it
 
     def record(self, work: Sequence[Work], now: float) -> None:
@@ -78,6 +80,7 @@ class Recorder:
                 self._lease.beat(tx)
                 store.update_attempts(tx, _with_digests(tx, notes))
                 store.update_attempts(tx, {attempt_id: {"usage": usage} for attempt_id, usage in usages.items()})
+                self._log_system(tx, work, usages, now)
                 for attempt, news in back:
                     commit_recoveries(tx, attempt, news, now=now)
                 for attempt, entry in caught_up:
@@ -88,6 +91,7 @@ class Recorder:
 
     def forget(self, attempt_id: str) -> None:
         self._noted.pop(attempt_id, None)
+        self._sampled.pop(attempt_id, None)
         self._before.pop(attempt_id, None)
 
     def _caught_up(self, work: Sequence[Work]) -> list[tuple[AttemptRecord, dict[str, Any]]]:
@@ -148,6 +152,15 @@ class Recorder:
         chosen = {item.attempt.id: storable(item.seen.usage) for item in ending + going_on[:MOST_USAGES]}
         self._noted |= dict.fromkeys(chosen, now)
         return chosen
+
+    def _log_system(self, tx: Connection, work: Sequence[Work], usages: Mapping[str, Any], now: float) -> None:
+        """Samples of machines among the run's metrics, now and then. Told twice, a point is there once."""
+        for item in work:
+            usage = usages.get(item.attempt.id)
+            if usage is not None and now - self._sampled.get(item.attempt.id, 0.0) >= SAMPLE_EVERY_S:
+                self._sampled[item.attempt.id] = now
+                if points := system_points(usage):
+                    log_points(tx, item.run.id, points)
 
     def _last(self, item: Work) -> float:
         return self._noted.get(item.attempt.id, 0.0)

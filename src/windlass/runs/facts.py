@@ -20,6 +20,7 @@ from windlass.runs.comparison import RunFacts, Value
 from windlass.runs.records import RunRecord
 from windlass.runs.reproduction import Known
 from windlass.tracking.store import load_summaries
+from windlass.tracking.system import without_system
 from windlass.wire.comparison import Topic
 
 _LONGEST_FILE_BYTES = 1 << 20  # that is shown as a diff
@@ -122,7 +123,7 @@ def _times(tracked: TrackedRun) -> dict[Topic, Mapping[str, Value]]:
 
 
 def _metrics(tx: Connection, run_id: str) -> dict[str, Value]:
-    found = load_summaries(tx, [run_id]).get(run_id, {})
+    found = without_system(load_summaries(tx, [run_id]).get(run_id, {}))
     return {name: math.nan if summary.last is None else summary.last for name, summary in found.items()}
 
 

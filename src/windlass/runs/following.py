@@ -19,6 +19,7 @@ from windlass.runs.service import RunService
 from windlass.tracking.logs import LogCursor, read_page
 from windlass.tracking.store import load_progress, load_summaries
 from windlass.tracking.storedlogs import LogPlace
+from windlass.tracking.system import without_system
 
 _LINES_PER_LOOK = 10_000
 # A run that is followed for long costs less: most looks are at its logs alone.
@@ -140,7 +141,7 @@ class Follower:
         if not self._channels.progress:
             return []
         mark = views.progress_view(load_progress(tx, [run.id]).get(run.id))
-        summaries = load_summaries(tx, [run.id]).get(run.id, {})
+        summaries = without_system(load_summaries(tx, [run.id]).get(run.id, {}))
         attempts = store.load_attempts(tx, run.id)
         usage = attempts[-1].usage if attempts else None
         data = {

@@ -13,6 +13,7 @@ from windlass.runs.cluster import view_cluster
 from windlass.runs.tables import attempts, runs
 from windlass.runs.types import AttemptState, RunState
 from windlass.tracking.store import load_progress, load_summaries
+from windlass.tracking.system import without_system
 from windlass.wire.cluster import ClusterView, NodeView
 
 # A scrape costs what it tells: of very many live runs, the oldest tell of themselves, and each of its first metrics.
@@ -103,7 +104,7 @@ def _live_runs(tx: Connection) -> Iterator[Family]:
     values = [
         Sample(float("nan") if summary.last is None else summary.last, {**names[run_id], "metric": metric})
         for run_id, found in summaries.items()
-        for metric, summary in list(found.items())[:MOST_METRICS]
+        for metric, summary in list(without_system(found).items())[:MOST_METRICS]
     ]
     yield gauge("windlass_run_metric", "The newest value of what a live run logs.", values)
     yield from _usage([(names[row.id], row.usage) for row in live if row.usage])

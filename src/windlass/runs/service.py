@@ -315,15 +315,23 @@ class RunService:
         self.stored_logs.watch(attempt_ids, now=self._clock.now())
 
     def metrics(
-        self, ref: str, *, names: Sequence[str] | None, most: int, window: Window | None = None
+        self,
+        ref: str,
+        *,
+        names: Sequence[str] | None,
+        most: int,
+        window: Window | None = None,
+        system: bool = False,
     ) -> wire.MetricsView:
+        """Without `names` all, but those of its machines only with `system`."""
         with self._db.read() as tx:
             run_id = self._resolve(tx, ref).id
             known = load_summaries(tx, [run_id]).get(run_id, {})
             for name in names or ():
                 if name not in known:
                     raise NotFound(unknown("metric", name, known))
-            series = load_series(tx, run_id, names or list(known), most=most, window=window)
+            chosen = names or list(known if system else without_system(known))
+            series = load_series(tx, run_id, chosen, most=most, window=window)
         return wire.MetricsView(series=[views.series_view(name, rows) for name, rows in series.items()])
 
     def chart(self, ref: str, name: str, *, most: int, window: Window) -> wire.MetricChart:

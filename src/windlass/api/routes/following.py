@@ -99,9 +99,11 @@ def metrics(
     last_step: Step = None,
     since: Moment = None,
     until: Moment = None,
+    system: Annotated[bool, Query(description="those of its machines too: system/...")] = False,
 ) -> wire.MetricsView:
     """Points in the order of their steps: all of them, or the least and greatest of every stretch, and both ends."""
-    return services.runs.metrics(ref, names=name, most=most, window=_window(first_step, last_step, since, until))
+    window = _window(first_step, last_step, since, until)
+    return services.runs.metrics(ref, names=name, most=most, window=window, system=system)
 
 
 @router.get("/{ref}/chart")

@@ -1,0 +1,55 @@
+"""Metrics of the machines that a run uses, made of the samples its supervisors take: `system/cpu_percent`,
+`system/gpu/0/utilization_percent`, `system/rank/3/rss_bytes`. Kept with the run's own, shown apart from them. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+
+from windlass.tracking.blocks import Logged
+
+PREFIX = "system/"
+SAMPLE_EVERY_S = 10.0
+MOST_RANKS = 64  # that are told one by one; of more, the sums
+
+_WHOLE = ("cpu_percent", "rss_bytes", "cpu_seconds")
+_OF_GPU = ("utilization_percent", "memory_used_bytes", "power_watts", "temperature_celsius")
+_OF_RANK = ("cpu_percent", "rss_bytes")
+_Value = TypeVar("_Value")
+
+
+def system_points(usage: Mapping[str, Any]) -> list[Logged]:
+    """GPUs and ranks by their place among those of all nodes. Programs can write into their node's folder: what is no
+    number is passed over."""
+    at: Any = usage.get("at")
+    if not _is_number(at) or not 0 <= at < 1e11:
+        return []
+    return [Logged(PREFIX + name, float(value), float(at), None) for name, value in _values(usage) if _is_number(value)]
+
+
+def without_system(found: Mapping[str, _Value]) -> dict[str, _Value]:
+    return {name: value for name, value in found.items() if not name.startswith(PREFIX)}
+
+
+def _values(usage: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name in _WHOLE:
+        yield name, usage.get(name)
+    for number, gpu in enumerate(_rows(usage, "gpus")):
+        for name in _OF_GPU:
+            yield f"gpu/{number}/{name}", gpu.get(name)
+    ranks = _rows(usage, "ranks")
+    if 1 < len(ranks) <= MOST_RANKS:
+        for row in ranks:
+            for name in _OF_RANK:
+                yield f"rank/{row.get('rank')}/{name}", row.get(name)
+
+
+def _rows(usage: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    found = usage.get(name)
+    return [row for row in found if isinstance(row, Mapping)] if isinstance(found, list) else []
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

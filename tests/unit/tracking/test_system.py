@@ -1,0 +1,68 @@
+"""Metrics of machines."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from windlass.tracking.system import MOST_RANKS, system_points, without_system
+
+USAGE: dict[str, Any] = {
+    "at": 1_000.0,
+    "cpu_percent": 150.0,
+    "rss_bytes": 2_000,
+    "cpu_seconds": 12.5,
+    "gpus": [{"index": 0, "utilization_percent": 90, "memory_used_bytes": 7}, {"index": 0, "power_watts": 300.0}],
+    "ranks": [{"rank": 0, "cpu_percent": 100.0, "rss_bytes": 1}, {"rank": 1, "cpu_percent": 50.0, "rss_bytes": 2}],
+}
+
+
+def names(usage: dict[str, Any]) -> dict[str, float]:
+    return {point.name: point.value for point in system_points(usage)}
+
+
+def test_a_sample_becomes_points_of_one_moment() -> None:
+    assert {point.at for point in system_points(USAGE)} == {1_000.0}
+    assert {point.step for point in system_points(USAGE)} == {None}
+    assert names(USAGE) == {
+        "system/cpu_percent": 150.0,
+        "system/rss_bytes": 2_000,
+        "system/cpu_seconds": 12.5,
+        "system/gpu/0/utilization_percent": 90,
+        "system/gpu/0/memory_used_bytes": 7,
+        "system/gpu/1/power_watts": 300.0,
+        "system/rank/0/cpu_percent": 100.0,
+        "system/rank/0/rss_bytes": 1,
+        "system/rank/1/cpu_percent": 50.0,
+        "system/rank/1/rss_bytes": 2,
+    }
+
+
+def test_one_rank_and_very_many_are_told_as_a_whole() -> None:
+    one = {**USAGE, "ranks": USAGE["ranks"][:1]}
+    many = {**USAGE, "ranks": [{"rank": rank, "rss_bytes": 1} for rank in range(MOST_RANKS + 1)]}
+    for usage in (one, many):
+        assert not any(name.startswith("system/rank") for name in names(usage))
+
+
+@pytest.mark.parametrize("at", [None, "now", math.nan, -1, True])
+def test_a_sample_without_a_time_is_none(at: Any) -> None:
+    assert system_points({**USAGE, "at": at}) == []
+
+
+def test_what_is_no_number_is_passed_over() -> None:
+    odd = {
+        "at": 1.0,
+        "cpu_percent": "much",
+        "rss_bytes": math.inf,
+        "cpu_seconds": True,
+        "gpus": "none",
+        "ranks": [3, None],
+    }
+    assert system_points(odd) == []
+
+
+def test_they_are_shown_apart() -> None:
+    assert without_system({"loss": 1, "system/cpu_percent": 2, "systematic": 3}) == {"loss": 1, "systematic": 3}

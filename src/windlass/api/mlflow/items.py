@@ -37,21 +37,20 @@ def _metric(item: Any, number: int, given: Sequence[Any], path: str) -> Metric:
     if not isinstance(item, dict):
         raise InvalidInput(invalid(path, list(given)))
     key, value, at_ms, step = item.get("key"), item.get("value"), item.get("timestamp"), item.get("step", 0)
-    for name, each in (("key", key), ("value", value), ("timestamp", at_ms)):
-        if each is None or each == "":
-            raise missing(f"{path}[{number}].{name}")
     # What clients send as a rule is taken as it is: a batch has a thousand of these.
-    if type(value) is not float:
+    usual = type(value) is float and type(at_ms) is int and type(step) is int and type(key) is str
+    if not usual or not key:
+        for name, each in (("key", key), ("value", value), ("timestamp", at_ms)):
+            if each is None or each == "":
+                raise missing(f"{path}[{number}].{name}")
         value = _number(value, given, path)
-    if type(at_ms) is not int:
         at_ms = _whole(at_ms, given, path)
-    if type(step) is not int:
         step = 0 if step is None else _whole(step, given, path)
     if type(key) is not str or not (_LEAST <= at_ms < _MOST and _LEAST <= step < _MOST):
         raise InvalidInput(invalid(path, list(given)))
     if len(item) <= 4:
         return Metric(key, value, at_ms, step)
-    return Metric(key, value, at_ms, step, *(item.get(name) or None for name in _MODEL))
+    return Metric(key, value, at_ms, step, *[item.get(name) or None for name in _MODEL])
 
 
 _MODEL = ("model_id", "dataset_name", "dataset_digest")

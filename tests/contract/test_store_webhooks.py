@@ -11,15 +11,22 @@ from sqlalchemy import select
 from windlass.core.errors import InvalidInput, NotFound
 from windlass.db.database import Database
 from windlass.registry.service import RegistryService
+from windlass.registry.types import NewVersion
+from windlass.runs.announcements import announcements
 from windlass.runs.sealing import Seal
+from windlass.runs.service import RunService
+from windlass.runs.store import record_event
+from windlass.runs.types import EventKind
 from windlass.testing.clock import FakeClock
 from windlass.webhooks import outbox
 from windlass.webhooks.addresses import WebhookRules
 from windlass.webhooks.deliverer import Deliverer
+from windlass.webhooks.events import EXAMPLES, RUN_EXAMPLES
 from windlass.webhooks.sending import Letter
 from windlass.webhooks.service import Changes, WebhookService
 from windlass.webhooks.tables import webhook_deliveries, webhooks
 from windlass.webhooks.types import Delivery, Reply, Webhook, WebhookStatus
+from windlass.wire import runs as wire
 
 RULES = WebhookRules(schemes=("https",), allow_private=True, timeout_s=10.0)
 EVENTS = ("registered_model.created", "model_version.created")
@@ -302,9 +309,6 @@ def test_what_is_over_is_forgotten_after_a_week(
 def test_every_deed_is_told_as_what_it_is(
     hooks: WebhookService, registry: RegistryService, server: Server, receiver: FakeReceiver
 ) -> None:
-    from windlass.registry.types import NewVersion
-    from windlass.webhooks.events import EXAMPLES
-
     hooks.create(name="all", url="https://example.com", events=list(EXAMPLES))
     for name, tags in (("m", {}), ("p", {"mlflow.prompt.is_prompt": "true", "_mlflow_prompt_type": "text"})):
         registry.create_model(name, tags=tags, description="about")
@@ -335,3 +339,36 @@ def test_what_cannot_be_kept_is_refused(hooks: WebhookService, text: str) -> Non
             hooks.update(hook.id, changes)
     with pytest.raises(NotFound):
         hooks.get(text)
+
+
+def test_runs_are_told_of(
+    hooks: WebhookService, service: RunService, server: Server, receiver: FakeReceiver, database: Database
+) -> None:
+    hooks.create(name="runs", url="https://example.com", events=["run.submitted", "run.cancelled", "run.alert"])
+    run = service.submit(wire.SubmitRequest(spec={"command": "true", "code": None}), idempotency_key=None, user=None)
+    with database.write() as tx:
+        record_event(tx, run.id, EventKind.ALERT, at=1.0, message="loss is not a number", data={"title": "nan"})
+        record_event(tx, run.id, EventKind.CHECKPOINT, at=1.0, message="saved")
+    service.cancel(run.id, grace_s=None)
+    while server.deliver():
+        pass
+    bodies = [json.loads(letter.body) for letter in receiver.letters]
+    told = {f"{body['entity']}.{body['action']}": body["data"] for body in bodies}
+    assert set(told) == {"run.submitted", "run.cancelled", "run.alert"}
+    assert told["run.alert"] == {
+        "run_id": run.id,
+        "attempt": None,
+        "message": "loss is not a number",
+        "data": {"title": "nan"},
+    }
+
+
+def test_every_event_of_runs_is_known() -> None:
+    rows = [{"run_id": "r", "kind": kind, "at": 1.0, "message": "", "attempt": 1, "data": {}} for kind in EventKind]
+    assert {one.event for one in announcements(rows)} == set(RUN_EXAMPLES)
+    assert all(set(one.data) == set(RUN_EXAMPLES[one.event]) for one in announcements(rows))
+
+
+def test_an_event_that_nobody_knows(hooks: WebhookService) -> None:
+    with pytest.raises(InvalidInput, match=r"unknown event 'run\.exploded'; known: registered_model\.created"):
+        hooks.create(name="a", url="https://a", events=["run.exploded"])

@@ -152,6 +152,25 @@ def test_places_inside_are_refused_unless_allowed(
     assert "must not resolve to a non-public IP address" in answer.json()["message"]
 
 
+def test_webhooks_of_runs_by_our_own_api(api: httpx.Client, receiver: Receiver) -> None:
+    body = {"name": "runs", "url": receiver.url, "events": ["run.submitted", "run.cancelled"], "secret": "hush"}
+    answer = api.post("/api/webhooks", json=body)
+    assert answer.status_code == 201, answer.text
+    made = answer.json()
+    assert "hush" not in answer.text
+    assert api.get("/api/webhooks").json()["webhooks"] == [made]
+    assert api.get("/api/2.0/mlflow/webhooks").json() == {}  # whose clients know no such events
+    assert api.post(f"/api/webhooks/{made['id']}/test").json()["success"]
+    run = api.post("/api/runs", json={"spec": {"command": "true", "code": None}}).json()
+    told = receiver.await_heard(2)
+    assert (told[1]["entity"], told[1]["action"], told[1]["data"]["run_id"]) == ("run", "submitted", run["id"])
+    assert api.delete(f"/api/webhooks/{made['id']}").status_code == 204
+    assert api.get("/api/webhooks").json()["webhooks"] == []
+    refused = api.post("/api/webhooks", json={**body, "events": ["run.exploded"]})
+    assert refused.status_code == 422
+    assert "unknown event 'run.exploded'; known: " in refused.text
+
+
 @pytest.mark.parametrize("when", ["while it is sent", "before it is tried again"])
 def test_a_server_that_is_killed_loses_no_event(tmp_path: Path, receiver: Receiver, when: str) -> None:
     receiver.statuses = [0] if when == "while it is sent" else [500, 500]

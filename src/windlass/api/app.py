@@ -23,6 +23,7 @@ from windlass.api.routes import (
     runs,
     server,
     snapshots,
+    webhooks,
 )
 from windlass.wire.cluster import ErrorBody
 from windlass.wire.spec import RunSpec
@@ -66,6 +67,7 @@ def create_app(services: Services) -> FastAPI:
         queue.router,
         following.router,
         checkpoints.router,
+        webhooks.router,
     ):
         app.include_router(router, dependencies=guarded)
     app.include_router(artifacts.router, dependencies=guarded)

@@ -18,6 +18,7 @@ from windlass.core.exits import Exit
 from windlass.core.ids import attempt_id, slot_of
 from windlass.core.resources import Placement
 from windlass.db.insertion import insert_missing
+from windlass.runs.announcements import announcements
 from windlass.runs.bulk import in_parts, update_each
 from windlass.runs.records import (
     AttemptRecord,
@@ -36,6 +37,7 @@ from windlass.runs.retry import Ended
 from windlass.runs.tables import attempts, environments, events, runs
 from windlass.runs.tracked import follow, insert_tracked
 from windlass.runs.types import STATE_AFTER, AttemptState, EventKind, RunState, transition
+from windlass.webhooks.outbox import put_events
 
 LIVE = (RunState.STARTING, RunState.RUNNING)
 WAITING = (RunState.QUEUED, RunState.RECOVERING)
@@ -407,6 +409,7 @@ def record_event(
 def _record_events(tx: Connection, rows: Sequence[dict[str, Any]]) -> None:
     if rows:
         tx.execute(insert(events), rows)
+        put_events(tx, announcements(rows))
 
 
 def load_events(tx: Connection, run_id: str, *, after: int = 0, limit: int = 1_000) -> list[Any]:

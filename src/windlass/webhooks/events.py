@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -62,6 +62,28 @@ EXAMPLES: Mapping[str, Mapping[str, Any]] = {
         "window_start": 1_704_067_200_000,
     },
 }
+
+_RUN: dict[str, Any] = {"run_id": "r-2b3c4d5f6g", "attempt": 1, "message": "an example", "data": {}}
+
+# Of runs: MLflow's clients know nothing of these, and would not bear to see them.
+RUN_EXAMPLES: Mapping[str, Mapping[str, Any]] = {
+    "run.submitted": {**_RUN, "attempt": None},
+    "run.started": _RUN,
+    "run.retrying": _RUN,
+    "run.preempting": _RUN,
+    "run.alert": {**_RUN, "message": "loss is not a number", "data": {"title": "nan"}},
+    "run.succeeded": _RUN,
+    "run.failed": _RUN,
+    "run.cancelled": _RUN,
+}
+ALL_EXAMPLES: Mapping[str, Mapping[str, Any]] = {**EXAMPLES, **RUN_EXAMPLES}
+
+
+def check_events(events: Sequence[str]) -> None:
+    """Raises InvalidInput."""
+    for event in events:
+        if event not in ALL_EXAMPLES:
+            raise InvalidInput(f"unknown event {event!r}; known: {', '.join(ALL_EXAMPLES)}")
 
 
 def event_named(entity: str, action: str) -> str:

@@ -6,8 +6,9 @@ sends it again, under the same id: receivers can tell.
 from __future__ import annotations
 
 import uuid
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, and_, delete, func, insert, select, update
 
@@ -19,19 +20,40 @@ from windlass.webhooks.types import Delivery, DeliveryState, Reply, WebhookStatu
 _LONGEST_DETAIL = 1_000
 
 
+class Happening(NamedTuple):
+    event: str
+    data: Mapping[str, Any]
+    at: float
+
+
 def put_event(tx: Connection, event: str, data: Mapping[str, Any], *, at: float) -> int:
     """For each webhook that wants to hear of it; how many that are."""
+    return put_events(tx, [Happening(event, data, at)])
+
+
+def put_events(tx: Connection, happenings: Sequence[Happening]) -> int:
+    """Of any number, with one look at who wants to hear of them."""
+    if not happenings:
+        return 0
+    events = sorted({happening.event for happening in happenings})
     wanted = (
-        select(webhooks.c.id)
+        select(webhook_events.c.event, webhooks.c.id)
         .join(webhook_events, webhook_events.c.webhook_id == webhooks.c.id)
-        .where(webhook_events.c.event == event, webhooks.c.status == WebhookStatus.ACTIVE)
+        .where(webhook_events.c.event.in_(events), webhooks.c.status == WebhookStatus.ACTIVE)
     )
-    found = list(tx.execute(wanted).scalars())
-    if found:
-        body = render_body(event, data, at=at)
-        rows = [_row(webhook_id, event, body, at) for webhook_id in found]
+    listeners: dict[str, list[str]] = defaultdict(list)
+    for event, webhook_id in tx.execute(wanted):
+        listeners[event].append(webhook_id)
+    if not listeners:
+        return 0
+    rows = []
+    for happening in happenings:
+        if heard := listeners.get(happening.event):
+            body = render_body(happening.event, happening.data, at=happening.at)
+            rows += [_row(webhook_id, happening.event, body, happening.at) for webhook_id in heard]
+    if rows:
         tx.execute(insert(webhook_deliveries), rows)
-    return len(found)
+    return len(rows)
 
 
 def load_due(tx: Connection, *, now: float, limit: int) -> list[Delivery]:

@@ -14,7 +14,7 @@ from windlass.core.storable import storable_text
 from windlass.db.database import Database
 from windlass.webhooks import store
 from windlass.webhooks.addresses import WebhookRules, check_name, check_url
-from windlass.webhooks.events import EXAMPLES, render_body
+from windlass.webhooks.events import ALL_EXAMPLES, check_events, render_body
 from windlass.webhooks.sending import Letter, Sender
 from windlass.webhooks.types import Reply, Webhook, WebhookStatus
 
@@ -119,7 +119,8 @@ class WebhookService:
         webhook = self.get(webhook_id)
         now = self._clock.now()
         wanted = event or webhook.events[0]
-        body = render_body(wanted, EXAMPLES[wanted], at=now)
+        check_events([wanted])
+        body = render_body(wanted, ALL_EXAMPLES[wanted], at=now)
         secret = self._seal.unwrap(webhook.secret).get(_SECRET)
         letter = Letter(url=webhook.url, delivery_id=str(uuid.uuid4()), body=body, secret=secret)
         return self._sender.send(letter, at=now)
@@ -131,6 +132,7 @@ class WebhookService:
             check_url(changes.url, self._rules)
         if changes.events is not None and not changes.events:
             raise InvalidInput("Webhook events must be a non-empty list of WebhookEvent objects: [].")
+        check_events(changes.events or ())
         for what in ("url", "description", "secret"):
             text = getattr(changes, what) or ""
             if len(text) > _LONGEST_TEXT or storable_text(text) != text:

@@ -9,7 +9,7 @@ from windlass.api.context import Services
 from windlass.api.mlflow.calls import Calls
 from windlass.api.mlflow.fields import Asked, anything, invalid, items, text, thing, whole
 from windlass.core.errors import InvalidInput
-from windlass.webhooks.events import event_named
+from windlass.webhooks.events import EXAMPLES, event_named
 from windlass.webhooks.service import Changes
 from windlass.webhooks.types import Reply, Webhook, WebhookStatus
 
@@ -58,7 +58,8 @@ def create(services: Services, asked: Asked) -> Mapping[str, Any]:
 @calls.get("/mlflow/webhooks", max_results=whole(empty=100), page_token=text())
 def list_all(services: Services, asked: Asked) -> Mapping[str, Any]:
     found, token = services.webhooks.list(most=asked["max_results"], token=asked["page_token"])
-    answer: dict[str, Any] = {"webhooks": [render_webhook(webhook) for webhook in found]} if found else {}
+    rendered = [shown for webhook in found if (shown := render_webhook(webhook))["events"]]
+    answer: dict[str, Any] = {"webhooks": rendered} if rendered else {}
     return {**answer, "next_page_token": token} if token else answer
 
 
@@ -102,12 +103,12 @@ def try_out(services: Services, asked: Asked) -> Mapping[str, Any]:
 
 
 def render_webhook(webhook: Webhook) -> dict[str, Any]:
-    """Never its secret."""
+    """Never its secret; of its events those that MLflow's clients know."""
     rendered: dict[str, Any] = {
         "webhook_id": webhook.id,
         "name": webhook.name,
         "url": webhook.url,
-        "events": [_render_event(event) for event in webhook.events],
+        "events": [_render_event(event) for event in webhook.events if event in EXAMPLES],
         "status": webhook.status.value,
         "creation_timestamp": int(webhook.created_at * 1000),
         "last_updated_timestamp": int(webhook.updated_at * 1000),

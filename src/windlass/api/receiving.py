@@ -13,7 +13,7 @@ from fastapi.concurrency import run_in_threadpool
 from windlass.blobs.contract import Intake
 
 T = TypeVar("T")
-_PIECE_BYTES = 4 << 20  # on a busy machine, handing over takes longer than writing
+_PIECE_BYTES = 2 << 20  # on a busy machine, handing over takes longer than writing
 
 
 async def receive(request: Request, begin: Callable[[], Intake], end: Callable[[Intake], T]) -> T:
@@ -52,8 +52,9 @@ def _close(intake: Intake | None, writing: asyncio.Future[None]) -> None:
 
 
 def _write(intake: Intake, pieces: list[bytes]) -> None:
-    for piece in pieces:  # as they came: joining them would copy it all once more
-        intake.write(piece)
+    """At once: with many small ones, this thread and the event loop's would wait for each other all the time."""
+    if pieces:
+        intake.write(b"".join(pieces))
 
 
 def _finish(intake: Intake | None, begin: Callable[[], Intake], rest: list[bytes], end: Callable[[Intake], T]) -> T:

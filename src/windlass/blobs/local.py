@@ -12,11 +12,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from windlass.blobs.writeback import begin_writing
 from windlass.core.errors import InvalidInput, NotFound, StorageFull, Unavailable
 
 _CHUNK_BYTES = 1 << 20
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _INCOMING = ".incoming-"
+_AHEAD_BYTES = 8 << 20
 
 
 class LocalBlobs:
@@ -110,6 +112,7 @@ class LocalIntake:
         self._blobs = blobs
         self._hasher = hashlib.sha256()
         self.size_bytes = 0
+        self._on_its_way = 0  # to the disk
         self._digest: str | None = None
         with _room(blobs.root):
             handle, temporary = tempfile.mkstemp(dir=blobs.root, prefix=_INCOMING)
@@ -123,6 +126,9 @@ class LocalIntake:
             while written < len(data):  # a disk that fills up takes a part
                 written += self._file.write(memoryview(data)[written:])
         self.size_bytes += len(data)
+        if self.size_bytes - self._on_its_way >= _AHEAD_BYTES:
+            begin_writing(self._file.fileno(), self._on_its_way, self.size_bytes)
+            self._on_its_way = self.size_bytes
 
     def seal(self) -> str:
         if self._digest is None:

@@ -26,6 +26,7 @@ _LONGEST_NAME = 250
 _LONGEST_KIND = 60
 _LONGEST_MESSAGE = 2_000
 _LATE_STEPS = 4
+_STEPS_END = 2**63
 
 
 class Params(Mapping[str, Any]):
@@ -115,7 +116,8 @@ class Session:
         values = {name: value if type(value) is float else _value(name, value) for name, value in metrics.items()}
         steps = None if total is None else _count("total", total)
         if step is not None:
-            step = _count("step", step)
+            if type(step) is not int or not 0 <= step < _STEPS_END:
+                step = _count("step", step)
             self.stepped(step)
         self._last.update(values)
         if self._spool is not None:
@@ -266,6 +268,6 @@ def _count(what: str, value: Any) -> int:
         number = operator.index(value)
     except TypeError:
         number = int(value) if float(value).is_integer() else -1
-    if not 0 <= number < 2**63:
+    if not 0 <= number < _STEPS_END:
         raise ValueError(f"`{what}` is {value!r}, but must be a whole number from 0")
     return number

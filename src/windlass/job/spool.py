@@ -74,7 +74,7 @@ class Spool:
         self._unwritten = b""
         self._lock = threading.Lock()
         self._wake = threading.Event()
-        self._woken = False
+        self._woken: bool = False
         self._thread: threading.Thread | None = None
         self._complained = False
 

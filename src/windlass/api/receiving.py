@@ -1,8 +1,9 @@
-"""Taking in a body of any size: it is written and hashed in a thread while more of it comes, a piece at a time."""
+"""Taking in a body of any size: it is hashed and written by a thread while more of it comes, at most so far behind."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
@@ -13,35 +14,40 @@ from fastapi.concurrency import run_in_threadpool
 from windlass.blobs.contract import Intake
 
 T = TypeVar("T")
-_PIECE_BYTES = 2 << 20  # on a busy machine, handing over takes longer than writing
+_PIECE_BYTES = 1 << 20
+# The thread and the event loop go on without each other this far: on a busy machine each hand-over takes milliseconds.
+_MOST_BEHIND_BYTES = 8 << 20
 
 
 async def receive(request: Request, begin: Callable[[], Intake], end: Callable[[Intake], T]) -> T:
     """Write the request's body to what `begin` gives and hand that to `end`, both in the thread pool. What a client
     that goes away has sent is forgotten."""
-    pieces: list[bytes] = []
-    size = 0
+    waiting: deque[bytes] = deque()
+    received = 0
     intake: Intake | None = None
     writing: asyncio.Future[None] | None = None
     try:
         async for chunk in request.stream():
-            if chunk:
-                pieces.append(chunk)
-                size += len(chunk)
-            if size < _PIECE_BYTES:
+            waiting.append(chunk)
+            received += len(chunk)
+            if received < _PIECE_BYTES:
                 continue
             if intake is None:
                 intake = await run_in_threadpool(begin)
-            if writing is not None:
+            behind = received - intake.size_bytes
+            if writing is not None and (writing.done() or behind >= _MOST_BEHIND_BYTES):
                 await asyncio.shield(writing)
-            writing = asyncio.ensure_future(run_in_threadpool(_write, intake, pieces))
-            pieces, size = [], 0
+                writing = None
+            if writing is None and behind >= _PIECE_BYTES:
+                writing = asyncio.ensure_future(run_in_threadpool(_write, intake, waiting))
         if writing is not None:
             await asyncio.shield(writing)
-        return await run_in_threadpool(_finish, intake, begin, pieces, end)
+        return await run_in_threadpool(_finish, intake, begin, waiting, end)
     finally:
         if writing is not None:
             writing.add_done_callback(partial(_close, intake))  # not before: a thread may be in it
+        elif intake is not None:
+            intake.close()
 
 
 def _close(intake: Intake | None, writing: asyncio.Future[None]) -> None:
@@ -51,13 +57,18 @@ def _close(intake: Intake | None, writing: asyncio.Future[None]) -> None:
         intake.close()
 
 
-def _write(intake: Intake, pieces: list[bytes]) -> None:
-    """At once: with many small ones, this thread and the event loop's would wait for each other all the time."""
-    if pieces:
+def _write(intake: Intake, waiting: deque[bytes]) -> None:
+    """All that waits, also what comes meanwhile. Pieces are joined: with many small ones, this thread and the event
+    loop's would wait for each other at every one."""
+    while waiting:
+        pieces, size = [], 0
+        while waiting and size < _PIECE_BYTES:
+            pieces.append(waiting.popleft())
+            size += len(pieces[-1])
         intake.write(b"".join(pieces))
 
 
-def _finish(intake: Intake | None, begin: Callable[[], Intake], rest: list[bytes], end: Callable[[Intake], T]) -> T:
+def _finish(intake: Intake | None, begin: Callable[[], Intake], rest: deque[bytes], end: Callable[[Intake], T]) -> T:
     """What is small comes here as a whole, and goes through one thread once."""
     intake = intake or begin()
     try:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from windlass.core.errors import InvalidInput, NotFound, WindlassError
+from windlass.core.errors import AlreadyExists, InvalidInput, NotFound
 from windlass.db.database import Database
 from windlass.experiments.catalogue import put_default
 from windlass.testing.clock import FakeClock
@@ -256,7 +256,7 @@ def test_assessments_change_and_keep_their_kind(traces: TraceService, clock: Fak
     assert changed.updated_ms > one.updated_ms
     with pytest.raises(InvalidInput, match="Cannot update expectation value on a Feedback"):
         traces.update_assessment("a", one.id, Revision(kind="expectation", value=1))
-    with pytest.raises(WindlassError, match="constraint violation"):
+    with pytest.raises(AlreadyExists, match="constraint violation"):
         traces.create_assessment(feedback("a", "no", id=one.id))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from windlass.core.errors import NotFound, WindlassError
+from windlass.core.errors import AlreadyExists, NotFound
 from windlass.db.insertion import insert_or_replace_all
 from windlass.traces.tables import assessments, traces
 from windlass.traces.types import Assessment, storable, weigh
@@ -46,7 +46,7 @@ def add_assessment(tx: Connection, assessment: Assessment) -> None:
         with tx.begin_nested():
             tx.execute(insert(assessments).values(**_row(assessment)))
     except IntegrityError as error:
-        raise WindlassError(
+        raise AlreadyExists(
             f"Failed to create assessment for trace '{assessment.trace_id}' due to a constraint violation."
         ) from error
 

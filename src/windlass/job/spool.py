@@ -42,6 +42,8 @@ _MOST_WAITING = 200_000
 
 
 class Spool:
+    _woken: bool  # whether the thread has been told that something waits
+
     def __init__(self, path: str) -> None:
         self.path = path
         self._reset()
@@ -74,7 +76,7 @@ class Spool:
         self._unwritten = b""
         self._lock = threading.Lock()
         self._wake = threading.Event()
-        self._woken: bool = False
+        self._woken = False
         self._thread: threading.Thread | None = None
         self._complained = False
 

@@ -36,7 +36,10 @@ def read_metrics(given: Sequence[Any], path: str = "metrics") -> list[Metric]:
 def _metric(item: Any, number: int, given: Sequence[Any], path: str) -> Metric:
     if not isinstance(item, dict):
         raise InvalidInput(invalid(path, list(given)))
-    key, value, at_ms, step = item.get("key"), item.get("value"), item.get("timestamp"), item.get("step", 0)
+    key: Any = item.get("key")
+    value: Any = item.get("value")
+    at_ms: Any = item.get("timestamp")
+    step: Any = item.get("step", 0)
     # What clients send as a rule is taken as it is: a batch has a thousand of these.
     usual = type(value) is float and type(at_ms) is int and type(step) is int and type(key) is str
     if not usual or not key:

@@ -1,0 +1,79 @@
+"""What programs of a run are told, and for how long their token is good; and how the run's other row follows it."""
+
+from __future__ import annotations
+
+import pytest
+
+from windlass.db.database import Database
+from windlass.experiments.runstore import load_info
+from windlass.experiments.types import RunInfo
+from windlass.runs import store
+from windlass.runs.access import RunTokens, TrackingAccess
+from windlass.runs.records import RunRecord
+from windlass.runs.sealing import Seal
+from windlass.runs.service import RunService
+from windlass.testing.clock import FakeClock
+from windlass.wire import runs as wire
+
+URL = "http://server:8470"
+
+
+@pytest.fixture
+def run_id(service: RunService) -> str:
+    spec = {"command": "true", "code": None, "project": "speech"}
+    return service.submit(wire.SubmitRequest(spec=spec), idempotency_key=None, user="ada").id
+
+
+@pytest.fixture
+def tokens(database: Database, seal: Seal, clock: FakeClock) -> RunTokens:
+    return RunTokens(database, seal, clock)
+
+
+def load(database: Database, run_id: str) -> tuple[RunRecord, RunInfo]:
+    with database.read() as tx:
+        run = store.load_run(tx, run_id)
+        assert run is not None
+        return run, load_info(tx, run_id)
+
+
+def test_a_token_ends_an_hour_after_its_run(
+    service: RunService, tokens: RunTokens, clock: FakeClock, run_id: str
+) -> None:
+    token = tokens.token(run_id)
+    assert tokens.is_valid(token)
+    service.cancel(run_id, grace_s=None)
+    clock.advance(3_590)
+    assert tokens.is_valid(token)
+    clock.advance(20)
+    assert not tokens.is_valid(token)
+
+
+def test_only_the_servers_key_makes_tokens(
+    database: Database, tokens: RunTokens, clock: FakeClock, run_id: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    other = RunTokens(database, Seal(tmp_path_factory.mktemp("other") / "secret.key"), clock)
+    for wrong in (other.token(run_id), tokens.token("r-bbbbbbbbbb"), run_id, f"{run_id}.", "", "x"):
+        assert not tokens.is_valid(wrong)
+
+
+def test_a_program_is_told_of_its_run(database: Database, tokens: RunTokens, run_id: str) -> None:
+    run, info = load(database, run_id)
+    access = TrackingAccess(database, tokens, url=lambda type: URL if type == "local" else None)
+    address = {"MLFLOW_TRACKING_URI": URL, "MLFLOW_TRACKING_TOKEN": tokens.token(run_id)}
+    itself = {"MLFLOW_RUN_ID": run_id, "MLFLOW_EXPERIMENT_ID": str(info.experiment_id)}
+    assert access.variables(run, "local", {}) == {**address, **itself}
+    assert access.variables(run, "ray", {}) == {}, "nobody knows where the server is from there"
+    assert access.variables(run, "local", {"MLFLOW_TRACKING_URI": "http://other"}) == {}
+    assert access.variables(run, "local", {"MLFLOW_EXPERIMENT_NAME": "mine"}) == address
+    assert access.variables(run, "local", {"MLFLOW_TRACKING_TOKEN": "own"}) == {"MLFLOW_TRACKING_URI": URL, **itself}
+
+
+def test_the_other_row_follows_the_run(database: Database, service: RunService, clock: FakeClock, run_id: str) -> None:
+    assert load(database, run_id)[1].status == "SCHEDULED"
+    clock.advance(5)
+    service.cancel(run_id, grace_s=None)
+    _, info = load(database, run_id)
+    assert (info.status, info.end_ms) == ("KILLED", int(clock.now() * 1000))
+    service.resume(run_id)
+    _, info = load(database, run_id)
+    assert (info.status, info.end_ms) == ("SCHEDULED", None)

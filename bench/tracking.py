@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import json
 import random
+import sqlite3
 import statistics
 import sys
 import time
@@ -31,6 +32,7 @@ from windlass.db.database import Database, sqlite_url
 from windlass.testing.servers import ServerProcess, running_server
 from windlass.tracking.blocks import Logged
 from windlass.tracking.store import log_points
+from windlass.tracking.system import PREFIX
 from windlass.tracking.tables import chunks, summaries, tails
 
 PROGRAM = Path(__file__).resolve().parent / "programs" / "metric_load.py"
@@ -79,7 +81,7 @@ def measure_load(server: ServerProcess, folder: Path, *, runs: int, lasts_s: flo
         if (stored := _stored(db, ids)) != points:
             raise RuntimeError(f"{points} points were logged, and {stored} are stored")
         cpu = 100 * (server.cpu_s() - cpu) / stored_after_s
-        size = sum(path.stat().st_size for path in server.home.glob("windlass.db"))
+        size = _size(server)
         packed = _packed(db)
     return Load(
         runs=runs,
@@ -126,9 +128,20 @@ def _database(server: ServerProcess) -> Iterator[Database]:
         db.close()
 
 
+def _size(server: ServerProcess) -> int:
+    """Of the database file, with all that is still in its log."""
+    path = server.home / "windlass.db"
+    with contextlib.closing(sqlite3.connect(path, timeout=30.0)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(FULL)").fetchall()
+    return path.stat().st_size
+
+
 def _stored(db: Database, ids: list[str]) -> int:
+    """What the runs themselves logged."""
+    own = summaries.c.name.not_like(f"{PREFIX}%")
+    query = select(func.sum(summaries.c.points)).where(summaries.c.run_id.in_(ids), own)
     with db.read() as tx:
-        return int(tx.execute(select(func.sum(summaries.c.points)).where(summaries.c.run_id.in_(ids))).scalar() or 0)
+        return int(tx.execute(query).scalar() or 0)
 
 
 def _packed(db: Database) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
 import struct
 import sys
@@ -43,5 +44,6 @@ while time.monotonic() - began < lasts_s:
     took.append(time.perf_counter_ns() - before)
     step += 1
 job.flush()
-with open(f"{counts}/{job.run_id}.json", "w") as file:
+with open(f"{counts}/{job.run_id}.part", "w") as file:
     json.dump({"points": 20 * step, "lasted_s": time.monotonic() - began, "call_ns": took}, file)
+os.rename(f"{counts}/{job.run_id}.part", f"{counts}/{job.run_id}.json")  # whole, or not there

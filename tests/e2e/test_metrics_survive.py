@@ -18,6 +18,7 @@ from tests.e2e.crashing import Persistent
 from windlass.db.database import Database, sqlite_url
 from windlass.tracking.series import load_history
 from windlass.tracking.store import load_summaries
+from windlass.tracking.system import PREFIX
 
 SCRIPT = """
 import json, math, os, sys, time
@@ -103,7 +104,11 @@ def test_points_are_those_that_were_logged(tmp_path: Path, kills: int, longest_s
 def check(home: Path, run_id: str, *, logged: int, sent: int) -> None:
     db = Database(sqlite_url(home / "windlass.db"))
     with db.read() as tx:
-        known = load_summaries(tx, [run_id])[run_id]
+        known = {
+            name: summary
+            for name, summary in load_summaries(tx, [run_id])[run_id].items()
+            if not name.startswith(PREFIX)
+        }
         found = {name: load_history(tx, run_id, name) for name in known}
     db.close()
     assert {name: [one.step for one in sorted(found[name])] for name in found} == {

@@ -53,7 +53,7 @@ def data_frame(found: Iterable[FoundRun]) -> Any:
     try:
         import pandas
     except ImportError:
-        raise InvalidInput("pandas is not installed", hint="pip install pandas") from None
+        raise InvalidInput("pandas is not installed", hint="pip install 'windlass[tables]'") from None
     columns, rows = rows_of(found)
     frame = pandas.DataFrame({name: [row.get(name) for row in rows] for name in columns}, columns=columns)
     for name in ("submitted_at", "started_at", "ended_at"):
@@ -69,4 +69,4 @@ def write_parquet(found: Iterable[FoundRun], path: str) -> None:
     try:
         frame.to_parquet(path, index=False)
     except ImportError:
-        raise InvalidInput("writing Parquet needs pyarrow", hint="pip install pyarrow") from None
+        raise InvalidInput("writing Parquet needs pyarrow", hint="pip install 'windlass[tables]'") from None

@@ -183,6 +183,24 @@ def test_parts_as_mlflows_client_sends_them(api: Client, run_id: str) -> None:
     assert said(api.post(f"{base}/create/{folder}", json={"path": ".."}))[2] == "Invalid path"
 
 
+@pytest.mark.parametrize("part", ["nosuch/1", "a%00b/1", f"{'0' * 48}/0", f"nosuch/{'9' * 5000}", "nosuch/x"])
+def test_a_part_that_nobody_waits_for_is_refused_before_it_is_sent(api: Client, part: str) -> None:
+    """Who sends parts has no token: the answer comes though none of the body does."""
+    host, port = api.base_url.host, api.base_url.port
+    assert port is not None
+    with socket.create_connection((host, port), timeout=20) as line:
+        head = f"PUT /api/2.0/mlflow-artifacts/mpu/parts/{part} HTTP/1.1"
+        line.sendall(f"{head}\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n".encode())
+        status = line.recv(1024).split(b" ")[1]
+    assert status == (b"404" if part.endswith("/1") else b"400")
+
+
+def test_json_that_is_too_deep_is_no_json(api: Client) -> None:
+    deep = "[" * 100_000
+    answer = api.post("/api/2.0/mlflow-artifacts/mpu/create/0/r", content=deep)
+    assert said(answer)[:2] == (400, "INVALID_PARAMETER_VALUE")
+
+
 def test_a_client_that_goes_away_leaves_nothing(api: Client, settings: Settings) -> None:
     host, port = api.base_url.host, api.base_url.port
     assert port is not None

@@ -39,17 +39,23 @@ class UploadService:
         with self._db.read() as tx:
             upload = uploadstore.load_upload(tx, upload_id)
         if upload is None:
-            raise NotFound(f"there is no upload '{upload_id}'", hint="it was completed, aborted or given up")
+            raise _no_upload(upload_id)
         return upload
+
+    def check_awaited(self, upload_id: str, number: int) -> None:
+        """Before a byte of a part is taken in: nobody fills the disk for an upload that there is not."""
+        check_number(number)
+        with self._db.read() as tx:
+            if not uploadstore.has_upload(tx, upload_id):
+                raise _no_upload(upload_id)
 
     def put_part(self, upload_id: str, number: int, intake: Intake) -> Part:
         """The same number again replaces what it had."""
-        check_number(number)
-        self.load(upload_id)  # what nobody waits for is not placed
+        self.check_awaited(upload_id, number)  # what nobody waits for is not placed
         part = Part(number=number, digest=self._artifacts.place(intake), size_bytes=intake.size_bytes)
         with self._db.write() as tx:
             if not uploadstore.put_part(tx, upload_id, part, now=self._clock.now()):
-                raise NotFound(f"there is no upload '{upload_id}'", hint="it was completed, aborted or given up")
+                raise _no_upload(upload_id)
         return part
 
     def complete(
@@ -83,6 +89,10 @@ class UploadService:
         """Nothing happens if it is over."""
         with self._db.write() as tx:
             uploadstore.delete_upload(tx, upload_id, now=self._clock.now())
+
+
+def _no_upload(upload_id: str) -> NotFound:
+    return NotFound(f"there is no upload '{upload_id}'", hint="it was completed, aborted or given up")
 
 
 def check_number(number: int) -> None:

@@ -76,17 +76,25 @@ async def _begin_parts(request: Request) -> Response:
 
 
 async def _put_part(request: Request) -> Response:
-    services, number = services_of(request), int(request.path_params["number"])
-    upload_id = request.path_params["upload_id"]
+    """Without a token: so the upload is looked for before anything of the body is taken in."""
+    services, upload_id = services_of(request), request.path_params["upload_id"]
 
     def end(intake: Intake) -> str:
         return services.uploads.put_part(upload_id, number, intake).digest
 
     try:
+        number = _part_number(request.path_params["number"])
+        await run_in_threadpool(services.uploads.check_awaited, upload_id, number)
         digest = await receive(request, services.artifacts.intake, end)
     except Exception as error:
         return answer_error(error)
     return Response(status_code=200, headers={"ETag": f'"{digest}"'})
+
+
+def _part_number(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= len(str(MOST_PARTS))):
+        raise InvalidInput(f"there is no part '{text[:20]}': they are numbered from 1 to {MOST_PARTS}")
+    return int(text)
 
 
 async def _complete_parts(request: Request) -> Response:
@@ -120,7 +128,7 @@ async def _abort_parts(request: Request) -> Response:
 async def _json(request: Request) -> Mapping[str, Any]:
     try:
         found = await request.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     return found if isinstance(found, dict) else {}
 
@@ -242,7 +250,7 @@ def _streams() -> list[BaseRoute]:
             (f"{own}/mpu/create/{{path:path}}", guarded(_begin_parts), ["POST"]),
             (f"{own}/mpu/complete/{{path:path}}", guarded(_complete_parts), ["POST"]),
             (f"{own}/mpu/abort/{{path:path}}", guarded(_abort_parts), ["POST"]),
-            (f"{own}/mpu/parts/{{upload_id}}/{{number:int}}", _put_part, ["PUT"]),
+            (f"{own}/mpu/parts/{{upload_id}}/{{number}}", _put_part, ["PUT"]),
             (f"{own}/presigned/{{path:path}}", guarded(_not_presigned), ["GET"]),
             (f"{api}/mlflow/upload-artifact", guarded(_sent_by_page), ["POST"]),
             (f"{api}/mlflow/logged-models/{{model_id}}/artifacts/files", guarded(_of_model), ["GET"]),

@@ -97,6 +97,7 @@ def show_upload(upload_id: UploadId, services: Context) -> wire.UploadView:
 @router.put("/artifact-uploads/{upload_id}/parts/{number}", openapi_extra=_TAKES_FILE)
 async def put_part(upload_id: UploadId, number: Number, request: Request, services: Context) -> wire.PartView:
     """Send a part; the same number again replaces it. The file is its parts in the order of their numbers."""
+    await run_in_threadpool(services.uploads.check_awaited, upload_id, number)
 
     def end(intake: Intake) -> Part:
         return services.uploads.put_part(upload_id, number, intake)

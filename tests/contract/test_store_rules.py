@@ -5,21 +5,34 @@ from __future__ import annotations
 from typing import Any
 
 from tests.contract.test_store_runs import advance, load, submit
+from windlass.core.resources import NodeShare, Placement
 from windlass.db.database import Database
 from windlass.experiments.runservice import TrackedRunService
 from windlass.experiments.types import Metric
+from windlass.runs import store
 from windlass.runs.rulebook import commit_quiet, heed_logged, load_quiet
 from windlass.runs.service import RunService
-from windlass.runs.types import EventKind
+from windlass.runs.types import AttemptState, EventKind
 from windlass.testing.clock import FakeClock
 from windlass.wire import runs as wire
 
 
 def running(service: RunService, database: Database, *rules: dict[str, Any]) -> str:
     run_id = submit(service, rules=list(rules)).id
+    with database.write() as tx:
+        placement = Placement(engine="fake", shares=(NodeShare(node="n", cpus=1, memory_bytes=0, gpu_indices=()),))
+        attempt_id = store.insert_attempt(tx, load(database, run_id), placement, now=900.0)
+        store.update_attempt(tx, attempt_id, started_at=1_000.0, state=AttemptState.RUNNING)
     advance(database, run_id, EventKind.PLACED, attempt_count=1)
     advance(database, run_id, EventKind.STARTED, started_at=1_000.0)
     return run_id
+
+
+def look(database: Database, now: float, since: float = 0.0) -> int:
+    with database.write() as tx:
+        quiet = load_quiet(tx, now=now, since=since)
+        commit_quiet(tx, quiet, now=now)
+    return len(quiet)
 
 
 def log(service: RunService, run_id: str, *losses: float, seq: int = 0) -> None:
@@ -76,15 +89,34 @@ def test_silence_is_found_and_told_once(service: RunService, database: Database,
     idle = submit(service, rules=[{"silent": "1m"}]).id
     log(service, run_id, 1)
 
-    def look(now: float) -> int:
-        with database.write() as tx:
-            quiet = load_quiet(tx, now=now)
-            commit_quiet(tx, quiet, now=now)
-        return len(quiet)
-
-    assert [look(1_059), look(1_060), look(1_070)] == [0, 1, 0]
+    assert [look(database, now) for now in (1_059, 1_060, 1_070)] == [0, 1, 0]
     assert alerts(service, run_id) == ["rule 1: no value of any metric for 1m00s"]
     assert alerts(service, idle) == []  # it waits: nothing can come
+
+
+def test_nobody_is_called_quiet_by_who_has_not_listened_long_enough(service: RunService, database: Database) -> None:
+    running(service, database, {"silent": "1m", "then": "stop"})
+    assert [look(database, now, since=5_000.0) for now in (5_000, 5_059, 5_060)] == [0, 0, 1]
+
+
+def test_what_is_stored_meanwhile_counts(service: RunService, database: Database) -> None:
+    run_id = running(service, database, {"silent": "1m", "then": "stop"})
+    with database.read() as tx:
+        quiet = load_quiet(tx, now=1_100.0, since=0.0)
+    assert len(quiet) == 1
+    point = wire.Point(step=0, at=1_099.0, values={"loss": 1.0})
+    service.ingest(run_id, wire.MetricBatch(source="s", seq=0, points=[point]))
+    with database.write() as tx:
+        commit_quiet(tx, quiet, now=1_100.0)
+    assert alerts(service, run_id) == []
+    assert not load(database, run_id).cancelling
+
+
+def test_an_attempt_that_nobody_can_ask_is_not_called_quiet(service: RunService, database: Database) -> None:
+    run_id = running(service, database, {"silent": "1m"})
+    with database.write() as tx:
+        store.update_attempt(tx, f"{run_id}.1", unknown_since=1_010.0)
+    assert look(database, 2_000.0) == 0
 
 
 def test_a_clone_has_the_rules_too(service: RunService, database: Database) -> None:

@@ -88,6 +88,7 @@ class Controller:
         self._archivist = archivist
         self._access = access
         self._log_limit_bytes = log_limit_bytes
+        self._listens_since = clock.now()
         self._jitter = jitter or random.Random()
         self._wake = threading.Event()
         self._stopping = threading.Event()
@@ -271,7 +272,7 @@ class Controller:
         with self._db.read() as tx:
             writing = store.load_live_log_dirs(tx, self._lease.slots)
             positions = load_positions(tx, [run_id for run_id, _, _ in writing])
-            quiet = load_quiet(tx, now=now, slots=self._lease.slots)
+            quiet = load_quiet(tx, now=now, since=self._listens_since, slots=self._lease.slots)
         spooled = [part for run_id, id, folders in writing for part in read_spools(run_id, id, folders, positions)]
         if spooled or quiet:
             with self._db.write() as tx:

@@ -154,8 +154,9 @@ class Recorder:
         return chosen
 
     def _log_system(self, tx: Connection, work: Sequence[Work], usages: Mapping[str, Any], now: float) -> None:
-        """Samples of machines among the run's metrics, now and then. Told twice, a point is there once."""
-        for item in work:
+        """Samples of machines among the run's metrics, now and then. Told twice, a point is there once. In the order of
+        their ids, as all have it who lock several runs."""
+        for item in sorted(work, key=lambda item: item.run.id):
             usage = usages.get(item.attempt.id)
             if usage is not None and now - self._sampled.get(item.attempt.id, 0.0) >= SAMPLE_EVERY_S:
                 self._sampled[item.attempt.id] = now

@@ -36,6 +36,7 @@ class SaveNote(NamedTuple):
 
 Record: TypeAlias = Point | Alert | SaveNote
 _BATCH_S = 0.2
+_WRITE_BYTES = 64 << 10
 _AT_ONCE = 50  # rendered in a fraction of a millisecond
 # What is kept while the disk does not take it: about an hour of a busy loop, some tens of MB.
 _MOST_WAITING = 200_000
@@ -100,6 +101,8 @@ class Spool:
                 # A few at a time: the training waits for the interpreter while this thread has it.
                 with self._lock:
                     self._render(max(_AT_ONCE, len(self._waiting) // _AT_ONCE))
+                    if len(self._unwritten) >= _WRITE_BYTES:  # who logs without a pause is never through
+                        self._write()
                 time.sleep(0)
             with self._lock:
                 self._write()

@@ -9,15 +9,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Boolean, Column, Connection, ForeignKey, Index, Integer, String, Table, insert, select, update
+from sqlalchemy import (
+    Boolean,
+    Column,
+    Connection,
+    ForeignKey,
+    Index,
+    Integer,
+    String,
+    Table,
+    and_,
+    insert,
+    select,
+    update,
+)
 
 from windlass.core.ids import slot_of
 from windlass.db.metadata import Json, metadata
 from windlass.runs import store
 from windlass.runs.records import RunRecord
 from windlass.runs.rules import Finding, Value, Watched, judge_silence, judge_values
-from windlass.runs.tables import runs
-from windlass.runs.types import EventKind
+from windlass.runs.tables import attempts, runs
+from windlass.runs.types import AttemptState, EventKind, RunState
 from windlass.tracking.blocks import Logged
 from windlass.tracking.points import MetricPoint
 from windlass.wire.rules import RuleSpec, Then
@@ -37,10 +50,11 @@ run_rules = Table(
 
 
 class Quiet(NamedTuple):
-    row: Any
-    before: Watched
-    after: Watched
-    finding: Finding
+    """A rule whose run says nothing; `since` then at the earliest."""
+
+    run_id: str
+    number: int
+    since: float
 
 
 def insert_rules(tx: Connection, run_id: str, rules: Sequence[Mapping[str, Any]]) -> None:
@@ -85,26 +99,36 @@ def heed_values(tx: Connection, run_id: str, values: Iterable[Value], *, now: fl
             _tell(tx, run_id, row.number, finding, now=now, may_stop=may_stop)
 
 
-def load_quiet(tx: Connection, *, now: float, slots: store.Slots = None) -> list[Quiet]:
-    """Rules about runs that have been quiet for too long, and have not said so."""
-    live = run_rules.join(runs, runs.c.id == run_rules.c.run_id)
-    query = select(run_rules, runs.c.started_at).select_from(live)
-    rows = tx.execute(query.where(run_rules.c.silent, runs.c.state.in_(list(store.LIVE)))).all()
-    found = []
-    for row in rows:
-        if row.started_at is None or (slots is not None and slot_of(row.run_id) not in slots):
-            continue
-        before = Watched.from_json(row.watched)
-        after, finding = judge_silence(RuleSpec.model_validate(row.rule), before, since=row.started_at, now=now)
-        if finding is not None:
-            found.append(Quiet(row, before, after, finding))
-    return found
+def load_quiet(tx: Connection, *, now: float, since: float, slots: store.Slots = None) -> list[Quiet]:
+    """Rules about runs that seem to have been quiet for too long, and have not said so. `since`: when somebody began to
+    listen; what was said before may have been missed."""
+    joined = run_rules.join(runs, runs.c.id == run_rules.c.run_id).join(
+        attempts, and_(attempts.c.run_id == runs.c.id, attempts.c.number == runs.c.attempt_count)
+    )
+    heard = and_(attempts.c.state == AttemptState.RUNNING, attempts.c.unknown_since.is_(None))
+    query = select(run_rules, attempts.c.started_at).select_from(joined)
+    rows = tx.execute(query.where(run_rules.c.silent, runs.c.state == RunState.RUNNING, heard)).all()
+    mine = [row for row in rows if slots is None or slot_of(row.run_id) in slots]
+    found = [Quiet(row.run_id, row.number, max(since, row.started_at or now)) for row in mine]
+    return [one for row, one in zip(mine, found, strict=True) if _silence(row, one, now)[2] is not None]
 
 
 def commit_quiet(tx: Connection, found: Sequence[Quiet], *, now: float) -> None:
-    for row, before, after, finding in found:
-        _put(tx, row, before, after)
-        _tell(tx, row.run_id, row.number, finding, now=now)
+    """Judged again: what has been stored since may say otherwise."""
+    for one in found:
+        mine = and_(run_rules.c.run_id == one.run_id, run_rules.c.number == one.number)
+        row = tx.execute(select(run_rules).where(mine).with_for_update()).first()
+        if row is not None:
+            before, after, finding = _silence(row, one, now)
+            _put(tx, row, before, after)
+            if finding is not None:
+                _tell(tx, one.run_id, one.number, finding, now=now)
+
+
+def _silence(row: Any, one: Quiet, now: float) -> tuple[Watched, Watched, Finding | None]:
+    before = Watched.from_json(row.watched)
+    after, finding = judge_silence(RuleSpec.model_validate(row.rule), before, since=one.since, now=now)
+    return before, after, finding
 
 
 def _put(tx: Connection, row: Any, before: Watched, after: Watched) -> None:

@@ -10,6 +10,9 @@ from typing import Any, NamedTuple
 from windlass.core.quantities import format_duration
 from windlass.wire.rules import Goal, RuleSpec, Then
 
+MOST_FINDINGS = 20  # of one rule at once: a value that goes to and fro says no more by the hundredth time
+MOST_NAMES = 100
+
 
 class Value(NamedTuple):
     """One value of one metric."""
@@ -29,13 +32,15 @@ class Watched:
     since_best: int = 0
     last_at: float | None = None
     applies: bool = False  # it has said so; it says so again only after it did not apply
+    names: tuple[str, ...] = ()  # of a rule about any metric: those that it has said so of
 
     def as_json(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        return {name: value for name, value in asdict(self).items() if value is not None and value != ()}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Watched:
-        return cls(**{name: data[name] for name in cls.__slots__ if name in data})
+        known = {name: data[name] for name in cls.__slots__ if name in data}
+        return cls(**{**known, "names": tuple(known.get("names", ()))})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +64,7 @@ def judge_values(rule: RuleSpec, watched: Watched, values: Iterable[Value]) -> t
             watched = replace(watched, applies=False)
         elif value.step is None or value.step >= rule.after:
             watched, message = _judge(rule, watched, value)
-            if message:
+            if message and len(findings) < MOST_FINDINGS:
                 findings.append(Finding(message=message, at=value.at, step=value.step, then=rule.then))
     return watched, findings
 
@@ -79,6 +84,12 @@ def _judge(rule: RuleSpec, watched: Watched, value: Value) -> tuple[Watched, str
     if rule.patience is not None:
         return _judge_patience(rule, watched, value)
     applies, message = _applies_now(rule, value)
+    if rule.metric is None:
+        known = value.name in watched.names
+        if applies == known or (applies and len(watched.names) >= MOST_NAMES):
+            return watched, None
+        names = (*watched.names, value.name) if applies else tuple(n for n in watched.names if n != value.name)
+        return replace(watched, names=names), message if applies else None
     return replace(watched, applies=applies), message if applies and not watched.applies else None
 
 

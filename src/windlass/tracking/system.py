@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -17,6 +16,7 @@ MOST_RANKS = 64  # that are told one by one; of more, the sums
 _WHOLE = ("cpu_percent", "rss_bytes", "cpu_seconds")
 _OF_GPU = ("utilization_percent", "memory_used_bytes", "power_watts", "temperature_celsius")
 _OF_RANK = ("cpu_percent", "rss_bytes")
+_LARGEST = 1e300
 _Value = TypeVar("_Value")
 
 
@@ -42,8 +42,10 @@ def _values(usage: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     ranks = _rows(usage, "ranks")
     if 1 < len(ranks) <= MOST_RANKS:
         for row in ranks:
-            for name in _OF_RANK:
-                yield f"rank/{row.get('rank')}/{name}", row.get(name)
+            rank = row.get("rank")
+            if type(rank) is int and 0 <= rank < 10**6:
+                for name in _OF_RANK:
+                    yield f"rank/{rank}/{name}", row.get(name)
 
 
 def _rows(usage: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
@@ -52,4 +54,6 @@ def _rows(usage: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return -_LARGEST < value < _LARGEST  # neither NaN nor what no float can hold

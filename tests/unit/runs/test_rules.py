@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from windlass.runs.rules import Finding, Value, Watched, judge_silence, judge_values
+from windlass.runs.rules import MOST_FINDINGS, Finding, Value, Watched, judge_silence, judge_values
 from windlass.wire.rules import RuleSpec, Then
 
 
@@ -61,7 +61,21 @@ def test_what_is_no_number_is_told_of_any_metric() -> None:
     spec = rule(nan=True)
     points = [*values(1, math.inf, name="grad"), *values(math.nan, name="loss")]
     messages = [finding.message for finding in judge_values(spec, Watched(), points)[1]]
-    assert messages == ["grad is inf"]
+    assert messages == ["grad is inf", "loss is nan"]
+
+
+def test_each_metric_that_is_no_number_is_told_once() -> None:
+    steps = [
+        Value(name, step, 0.0, value)
+        for step in range(5)
+        for name, value in (("loss", math.nan), ("lr", 0.1), ("grad", math.inf if step > 2 else 1.0))
+    ]
+    findings = judge_values(rule(nan=True), Watched(), steps)[1]
+    assert [(finding.message, finding.step) for finding in findings] == [("loss is nan", 0), ("grad is inf", 3)]
+
+
+def test_a_value_that_goes_to_and_fro_does_not_flood() -> None:
+    assert len(found(rule(metric="loss", above=3), *([2.0, 4.0] * 1_000))) == MOST_FINDINGS
 
 
 def test_earlier_steps_do_not_count() -> None:

@@ -62,6 +62,12 @@ def test_what_is_no_number_is_passed_over() -> None:
         "ranks": [3, None],
     }
     assert system_points(odd) == []
+    odder = {
+        "at": 1.0,
+        "cpu_percent": 10**400,
+        "ranks": [{"rank": "x" * 400, "rss_bytes": 1}, {"rank": -1, "rss_bytes": 1}],
+    }
+    assert system_points(odder) == []
 
 
 def test_they_are_shown_apart() -> None:

@@ -23,6 +23,7 @@ from starlette.routing import BaseRoute, Route
 from windlass.api.context import Services, check_token, sent_token
 from windlass.api.mlflow.errors import MlflowError, answer_error
 from windlass.api.mlflow.fields import Asked, Field, read_fields
+from windlass.api.mlflow.runaccess import check_path, check_values
 from windlass.core.errors import Unauthorized
 
 Answer: TypeAlias = Mapping[str, Any] | Response | None
@@ -100,7 +101,8 @@ def guarded(endpoint: Endpoint) -> Endpoint:
 
 
 async def check_access(request: Request, services: Services) -> None:
-    """The server's token, or that of a run. Raises Unauthorized."""
+    """The server's token, or that of a run, which opens less. Raises Unauthorized, and MlflowError for what it does
+    not open."""
     if services.token is None:
         return
     sent = sent_token(request).decode("ascii", "replace")
@@ -108,6 +110,10 @@ async def check_access(request: Request, services: Services) -> None:
         check_token(request, services)
     elif not await run_in_threadpool(services.run_tokens.is_valid, sent):
         raise Unauthorized("the token is not that of a run that is running")
+    else:
+        request.state.run_id = own = sent.partition(".")[0]
+        check_path(own, request.method, request.url.path)
+        check_values(own, request.method, request.query_params)
 
 
 def services_of(request: Request) -> Services:
@@ -127,6 +133,8 @@ def _endpoint(calls: Mapping[str, Call]) -> Endpoint:
         call = calls["GET" if request.method == "HEAD" else request.method]
         given = _query(request, call.fields) if request.method == "GET" and request.url.query else await _body(request)
         asked = read_fields(call.fields, {**given, **request.path_params})
+        if own := getattr(request.state, "run_id", None):
+            check_values(own, request.method, asked)
         return render(await run_in_threadpool(call.handler, services_of(request), asked))
 
     return endpoint

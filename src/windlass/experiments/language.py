@@ -17,22 +17,28 @@ TEXTUAL = ("!=", "=", "LIKE", "ILIKE")
 PRESENCE = ("IS NULL", "IS NOT NULL")
 MEMBERSHIP = ("IN", "NOT IN")
 
-_QUOTED = r"""'(?:''|\\'|[^'])*'|"(?:[^"])*"|`(?:[^`])*`"""
-_PART = rf"(?:[A-Za-z_][\w/\-@#$:]*|{_QUOTED})"
+LONGEST_FILTER = 100_000  # characters: some thousands of ids in a list
+LONGEST_ORDER = 1_000
+
+# What follows is read while nothing else runs, so each pattern has one way only to match a text: parts hold no dots,
+# and what is quoted is never looked through again.
+_QUOTED = r"""(?>'(?:''|\\'|[^'])*'|"(?:[^"])*"|`(?:[^`])*`)"""
+_PLAIN = r"[\w/\-@#$:]"
+_PATH = rf"(?>(?:[A-Za-z_]{_PLAIN}*|{_QUOTED})(?:(?:\.+(?:{_QUOTED}|{_PLAIN}+))+\.*)?)"
 _TOKEN = re.compile(
     rf"""\s*(?:
       (?P<number>[-+]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?(?![\w.]))
     | (?P<text>'(?:''|\\'|[^'])*')
-    | (?P<path>{_PART}(?:\.(?:{_PART}|[\w/\-@#$:.]+))*)
+    | (?P<path>{_PATH})
     | (?P<list>\((?:[^()'"]|'[^']*'|"[^"]*")*\))
     | (?P<sign><=|>=|!=|<>|==|=|<|>)
     | (?P<end>;)
-    | (?P<other>\S)
+    | (?P<other>[\d.]+[\w.]*|\S)
     )""",
     re.VERBOSE,
 )
 _ITEM = re.compile(r"""\s*(?:'([^']*)'|"([^"]*)"|([^\s,]+))\s*(?:,|$)""")
-_ORDER = re.compile(rf"\s*({_PART}(?:\.(?:{_PART}|[\w/\-@#$:.]+))*)(?:\s+(\S+))?\s*")
+_ORDER = re.compile(rf"\s*({_PATH})(?:\s+(\S+))?\s*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +93,7 @@ class Clause:
 def parse_filter(text: str | None) -> list[Clause]:
     if not text or not text.strip():
         return []
+    _check_length("filter", text, LONGEST_FILTER)
     tokens = list(_tokens(text))
     while tokens and tokens[-1].kind == "end":
         tokens.pop()
@@ -97,6 +104,7 @@ def parse_filter(text: str | None) -> list[Clause]:
 
 def parse_order(text: str) -> tuple[Name, bool]:
     """(what by, ascending)."""
+    _check_length("order_by clause", text, LONGEST_ORDER)
     found = _ORDER.fullmatch(text)
     if found is None:
         raise InvalidInput(f"Invalid order_by clause '{text}'. Could not be parsed.")
@@ -109,6 +117,11 @@ def parse_order(text: str) -> tuple[Name, bool]:
 def check_op(clause: Clause, allowed: Sequence[str]) -> None:
     if clause.op not in allowed:
         raise InvalidInput(f"Invalid comparator '{clause.op}' not one of '{', '.join(sorted(allowed))}'")
+
+
+def _check_length(what: str, text: str, longest: int) -> None:
+    if len(text) > longest:
+        raise InvalidInput(f"a {what} of {len(text):,} characters is too long; it may have {longest:,}")
 
 
 def _tokens(text: str) -> Iterator[Token]:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from windlass.core.errors import InvalidInput
@@ -116,3 +118,26 @@ def test_an_order_is_read(text: str, kind: str | None, key: str, ascending: bool
 def test_other_orders_are_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="order_by clause"):
         parse_order(text)
+
+
+def test_names_keep_their_dots() -> None:
+    assert parse_order("metrics.a..b. desc") == (Name(kind="metrics", key="a..b."), False)
+    assert parse_filter("metrics.1a.2 > 3")[0].name == Name(kind="metrics", key="1a.2")
+
+
+@pytest.mark.parametrize("part", [".a", ".", ".'a'", "'\\'.\".'.\".", "1", " "])
+def test_what_cannot_be_read_is_refused_at_once(part: str) -> None:
+    began = time.process_time()
+    for text in (f"metrics{part * 100}!", f"{part * 100}x!"):
+        with pytest.raises(InvalidInput):
+            parse_order(text)
+        with pytest.raises(InvalidInput):
+            parse_filter(f"{text} 1 2")
+    assert time.process_time() - began < 2  # where each part can be read in two ways this is 2 ** 100
+
+
+def test_texts_may_not_be_of_any_length() -> None:
+    with pytest.raises(InvalidInput, match="filter of 100,005 characters is too long; it may have 100,000"):
+        parse_filter("a = '" + "x" * 99_999 + "'")
+    with pytest.raises(InvalidInput, match="order_by clause of 1,001 characters is too long"):
+        parse_order("a" * 1_001)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 from sqlalchemy import select
 
-from windlass.core.errors import InvalidInput, NotFound
+from windlass.core.errors import InvalidInput, NotFound, Unavailable
 from windlass.db.database import Database
 from windlass.registry.service import RegistryService
 from windlass.registry.types import NewVersion
@@ -88,12 +88,12 @@ class Server:
     def claim(self) -> list[Delivery]:
         with self.database.read() as tx:
             due = outbox.load_due(tx, now=self.clock.now(), limit=10)
-        return self.deliverer._claimed([found for found in due if self.deliverer._is_free(found)])
+        return self.deliverer.claim(due)
 
     def deliver(self) -> int:
         claimed = self.claim()
         for delivery in claimed:
-            self.deliverer.deliver(delivery)
+            self.deliverer.deliver_claimed(delivery)
         return len(claimed)
 
 
@@ -269,6 +269,58 @@ def test_a_claim_of_the_dead_passes_on(
     server.deliverer.deliver(lost)  # it was not dead after all: receivers know the id, and nothing is recorded twice
     assert states(database, hook) == ["delivered"]
     assert len({letter.delivery_id for letter in receiver.letters}) == 1
+
+
+def test_what_could_not_be_recorded_is_sent_again(
+    hooks: WebhookService,
+    registry: RegistryService,
+    server: Server,
+    receiver: FakeReceiver,
+    clock: FakeClock,
+    database: Database,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hook = add_hook(hooks)
+    add_model(registry)
+
+    def away(*_given: object, **_named: object) -> bool:
+        raise Unavailable("the database is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(outbox, "conclude", away)
+        assert server.deliver() == 1
+    assert states(database, hook) == ["waiting"]
+    assert server.deliver() == 0  # not at once, and again and again
+    clock.advance(31)
+    assert server.deliver() == 1
+    assert states(database, hook) == ["delivered"]
+    assert len({letter.delivery_id for letter in receiver.letters}) == 1
+
+
+def test_what_is_in_hand_is_not_taken_again(
+    hooks: WebhookService, registry: RegistryService, server: Server, clock: FakeClock
+) -> None:
+    add_hook(hooks)
+    add_model(registry)
+    [slow] = server.claim()
+    for _ in range(3):
+        clock.advance(31)
+        assert server.claim() == []
+    server.deliverer.deliver_claimed(slow)
+
+
+def test_claims_of_others_are_forgotten_when_they_are_over(
+    hooks: WebhookService, registry: RegistryService, server: Server, receiver: FakeReceiver
+) -> None:
+    other = Server(server.database, server.clock, server.seal, receiver, name="two")
+    add_hook(hooks)
+    add_model(registry)
+    [theirs] = server.claim()
+    assert other.claim() == []
+    assert list(other.deliverer._claims) == [theirs.id]
+    server.deliverer.deliver_claimed(theirs)
+    assert other.claim() == []
+    assert not other.deliverer._claims
 
 
 def test_sqlite_has_no_other_server(

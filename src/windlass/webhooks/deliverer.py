@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from windlass.core.clock import Clock
 from windlass.core.errors import WindlassError
@@ -52,8 +52,8 @@ class Deliverer:
         self._rules = rules
         self._holder = holder
         self._monotonic = monotonic
-        self._claims: dict[str, tuple[str, float]] = {}  # of others: who, and since when that is known
-        self._busy = 0
+        self._claims: dict[str, tuple[str, float]] = {}  # that stand still: who, and since when that is known
+        self._sending: dict[str, str] = {}  # what threads of ours have in hand: delivery, and webhook
         self._change = threading.Condition()
         self._awake = False
         self._stopping = False
@@ -72,7 +72,7 @@ class Deliverer:
         if self._thread is not None:
             self._thread.join(_STOP_WITHIN_S)
         with self._change:
-            self._change.wait_for(lambda: self._busy == 0, timeout=_STOP_WITHIN_S)
+            self._change.wait_for(lambda: not self._sending, timeout=_STOP_WITHIN_S)
 
     def nudge(self) -> None:
         """There may be something to send."""
@@ -111,42 +111,47 @@ class Deliverer:
         now = self._clock.now()
         if self._clear_at and now > self._clear_at:
             self._clear_away(now)
-        with self._change:
-            free = _AT_ONCE - self._busy
-        if free <= 0:
+        if len(self._sending) >= _AT_ONCE:
             return _LOOK_EVERY_S  # who is done says so before
         with self._db.read() as tx:
             due = outbox.load_due(tx, now=now, limit=_AT_ONCE * 4)
             next_due = outbox.load_next_due(tx, after=now)
-        for delivery in self._claimed([found for found in due if self._is_free(found)][:free]):
-            with self._change:
-                self._busy += 1
-            threading.Thread(target=self._deliver, args=(delivery,), name="webhook", daemon=True).start()
+        for delivery in self.claim(due):
+            threading.Thread(target=self.deliver_claimed, args=(delivery,), name="webhook", daemon=True).start()
         return _LOOK_EVERY_S if next_due is None else min(_LOOK_EVERY_S, max(0.01, next_due - now))
 
-    def _is_free(self, delivery: Delivery) -> bool:
-        who = delivery.claimed_by
-        if who is None:
+    def claim(self, due: Sequence[Delivery]) -> list[Delivery]:
+        """Those that are ours now, and in hand; as many as there are hands for."""
+        ids = {delivery.id for delivery in due}
+        self._claims = {known: claim for known, claim in self._claims.items() if known in ids}
+        with self._change:
+            free = _AT_ONCE - len(self._sending)
+        wanted = [delivery for delivery in due if self._is_free(delivery)][:free]
+        if not wanted:
+            return []
+        with self._db.write() as tx:
+            mine = [delivery for delivery in wanted if outbox.claim(tx, delivery, self._holder)]
+        with self._change:
+            self._sending.update((delivery.id, delivery.webhook_id) for delivery in mine)
+        for delivery in mine:
             self._claims.pop(delivery.id, None)
-            return True
-        if who == self._holder:
-            return False
+        return mine
+
+    def _is_free(self, delivery: Delivery) -> bool:
+        """A claim of ours that none of our threads has in hand is like one of the dead: what came of it could not be
+        recorded."""
+        who = delivery.claimed_by
+        if who is None or delivery.id in self._sending:
+            self._claims.pop(delivery.id, None)
+            return who is None
         seen, since = self._claims.setdefault(delivery.id, (who, self._monotonic()))
         if seen != who:
             self._claims[delivery.id] = (who, self._monotonic())
             return False
         return self._monotonic() - since > self._rules.timeout_s * _LONGER_THAN_A_REQUEST
 
-    def _claimed(self, wanted: list[Delivery]) -> list[Delivery]:
-        if not wanted:
-            return []
-        with self._db.write() as tx:
-            mine = [delivery for delivery in wanted if outbox.claim(tx, delivery, self._holder)]
-        for delivery in mine:
-            self._claims.pop(delivery.id, None)
-        return mine
-
-    def _deliver(self, delivery: Delivery) -> None:
+    def deliver_claimed(self, delivery: Delivery) -> None:
+        """As `deliver`, whatever happens: a thread's."""
         try:
             self.deliver(delivery)
         except WindlassError as error:
@@ -155,7 +160,7 @@ class Deliverer:
             log.exception("webhook delivery %s", delivery.id)
         finally:
             with self._change:
-                self._busy -= 1
+                self._sending.pop(delivery.id, None)
                 self._awake = True
                 self._change.notify_all()
 

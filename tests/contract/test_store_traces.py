@@ -149,6 +149,23 @@ def test_searches_by_everything(traces: TraceService) -> None:
         assert found(traces, filter) == ids, filter
 
 
+@pytest.mark.timeout(30)
+def test_no_pattern_stops_everybody(traces: TraceService) -> None:
+    start(traces, "a", 1, tags={"a": "a" * 60 + "!"})
+    traces.log_spans("0", [span(1, text="a" * 60 + "!")])
+    for pattern in ("^(a+)+$", "^(a{1,20}){1,20}$", "(a|aa)+$"):
+        assert found(traces, f"tag.a RLIKE '{pattern}'") == []
+    assert found(traces, "span.attributes.text RLIKE '^(a+)+$'") == []
+    assert found(traces, "tag.a RLIKE '^(a+)+!$'") == ["a"]
+    for wrong in (
+        "tag.a RLIKE '(?<x'",
+        "span.attributes.`(` RLIKE '^('",
+        "tag.a RLIKE '(a)\\1'",
+    ):
+        with pytest.raises(InvalidInput):
+            found(traces, wrong)
+
+
 def test_searches_are_ordered_and_come_in_pages(traces: TraceService) -> None:
     for number, fruit in enumerate(["pear", None, "Apple", "fig"]):
         start(traces, f"t{number}", number, tags={"fruit": fruit} if fruit else {})

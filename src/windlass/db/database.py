@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import DataError, DBAPIError, OperationalError
 from sqlalchemy.pool import QueuePool
 
 from windlass.core.errors import InvalidInput, StorageFull, Unavailable
@@ -48,6 +48,13 @@ class Database:
             threading.Lock() if self.is_sqlite else contextlib.nullcontext()
         )
         self.engine = _sqlite_engine(self.url, pool_size) if self.is_sqlite else _postgres_engine(self.url, pool_size)
+        # PostgreSQL's default looks anew for each statement: what moves from one table to another between two of them
+        # would be in neither. SQLite's readers see one moment anyhow.
+        self._reading = (
+            self.engine
+            if self.is_sqlite
+            else self.engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        )
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Connection]:
@@ -160,7 +167,8 @@ def postgres_patience(url: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _translated() -> Iterator[None]:
-    """Database trouble that is nobody's fault becomes an error of ours; everything else passes as it is."""
+    """Database trouble that is nobody's fault becomes an error of ours, and so do values that it cannot keep or
+    compare; everything else passes as it is."""
     try:
         yield
     except (OperationalError, DBAPIError) as error:
@@ -169,6 +177,8 @@ def _translated() -> Iterator[None]:
             raise StorageFull(f"the database has no room left: {text}", hint="free some disk space") from error
         if isinstance(error, OperationalError):
             raise Unavailable(f"the database does not answer: {text}", hint="trying again may help") from error
+        if isinstance(error, DataError):
+            raise InvalidInput(f"the database refuses a value: {text.partition(chr(10))[0]}") from error
         raise
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from windlass.core.errors import InvalidInput
+from windlass.core.patterns import pattern_of
 from windlass.experiments.language import Clause, Name, parse_filter, parse_order
 from windlass.traces.types import LINKED_PROMPTS, SOURCE_RUN, TRACE_NAME
 
@@ -39,6 +40,7 @@ _ORDERING = (">", ">=", "<", "<=")
 _TEXTS = ("!=", "=", "LIKE", "ILIKE", "RLIKE")
 _NULLS = ("IS NULL", "IS NOT NULL")
 _LISTS = ("IN", "NOT IN")
+_LONGEST_PATTERN = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +101,8 @@ def _condition(clause: Clause) -> Condition:
         _check_span(key, clause.op)
     entity, key = _moved(entity, key)
     _check_comparator(entity, key, clause.op)
+    if clause.op == "RLIKE":
+        _check_pattern(value)
     if entity == "tag" and key == LINKED_PROMPTS:
         _check_prompt(clause.op, value)
     return Condition(entity=entity, key=key, comparator=clause.op, value=value)
@@ -175,6 +179,12 @@ def _check_comparator(entity: str, key: str, comparator: str) -> None:
         what = f"assessment.{key} comparator" if entity in ("feedback", "expectation") else "Invalid comparator"
         raise InvalidInput(f"{what} '{comparator}' not one of '{sorted(allowed)}'")
     return None
+
+
+def _check_pattern(text: Any) -> None:
+    if len(text) > _LONGEST_PATTERN:
+        raise InvalidInput(f"a pattern has at most {_LONGEST_PATTERN} characters, not {len(text)}")
+    pattern_of(text)
 
 
 def _check_prompt(comparator: str, value: Any) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, case, exists, func, not_, or_, select, true
 
+from windlass.core.patterns import pattern_of
 from windlass.experiments.matching import compare as compare_plain
 from windlass.traces.conditions import Condition, Order, unquoted
 from windlass.traces.store import assemble
@@ -66,12 +67,13 @@ def prepare_regexp(tx: Connection) -> None:
 
 
 def _matches(pattern: str, text: str | None) -> bool:
-    return text is not None and re.search(pattern, text) is not None
+    return text is not None and pattern_of(pattern).is_in(text)
 
 
 def compare(column: ColumnElement[Any], comparator: str, value: Any, dialect: str) -> ColumnElement[bool]:
     if comparator != "RLIKE":
         return compare_plain(column, comparator, value, dialect)
+    pattern_of(value)  # raises InvalidInput here: within the database nobody could say what is wrong
     found: ColumnElement[bool] = column.op("~" if dialect == "postgresql" else "REGEXP", is_comparison=True)(value)
     return found
 
@@ -115,7 +117,7 @@ def _span(one: Condition, dialect: str) -> ColumnElement[bool]:
     wanted: str = one.value
     before = '"\\\\"' if wanted.startswith("^") else '"\\\\".*'
     after = '\\\\"' if wanted.endswith("$") else ""
-    pattern = f'"{name}": {before}{wanted.removeprefix("^").removesuffix("$")}{after}'
+    pattern = f'"{re.escape(name)}": {before}{wanted.removeprefix("^").removesuffix("$")}{after}'
     return compare(spans.c.content, "RLIKE", pattern, dialect)
 
 

@@ -50,6 +50,8 @@ def test_filters_are_read(text: str, expected: Condition) -> None:
         ("status = OK", "not quoted"),
         ("prompt != 'a/1'", "Invalid comparator '!=' for prompts filter"),
         ("prompt = 'a'", "Invalid prompts filter value 'a'"),
+        ("name RLIKE '(?<x'", "is no regular expression"),
+        (f"tag.a RLIKE '{'a' * 501}'", "at most 500 characters"),
     ],
 )
 def test_other_filters_are_refused(text: str, words: str) -> None:

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import insert, select
+from sqlalchemy import event, insert, select
 
 from windlass.controller.compactor import Compactor, Keeping
 from windlass.core.errors import Conflict
@@ -322,3 +322,18 @@ def test_a_chart_has_least_greatest_and_mean_of_stretches(database: Database, se
     }
     [series] = service.metrics(run_id, names=["x"], most=10, window=Window(times=(10.5, 12.5))).series
     assert (series.steps, series.values) == ([1, 2], [3.0, None])
+
+
+def test_whoever_reads_while_points_are_packed_misses_none(database: Database) -> None:
+    run_id = new_run()
+    log(database, run_id, line(100))
+
+    def pack(*_: object) -> None:
+        compact(database, run_id, Deed.CHUNK)
+
+    with database.read() as tx:
+        event.listen(tx, "after_cursor_execute", pack, once=True)  # by then it is known which chunks there are: none
+        assert len(load_history(tx, run_id, "loss")) == 100
+    with database.read() as tx:
+        assert packing.load_tails(tx, run_id) == []
+        assert len(load_history(tx, run_id, "loss")) == 100

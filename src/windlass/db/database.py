@@ -58,7 +58,7 @@ class Database:
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Connection]:
-        with _translated(), self.engine.connect() as connection, connection.begin():
+        with _translated(), self._reading.connect() as connection, connection.begin():
             yield connection
 
     @contextlib.contextmanager

@@ -58,13 +58,11 @@ def test_writers_take_turns_and_none_is_lost(table: Database) -> None:
     assert count(table) == 160
 
 
-def test_a_reader_sees_one_moment(sqlite: Database) -> None:
-    with sqlite.write() as tx:
-        tx.execute(text("CREATE TABLE things (id INTEGER PRIMARY KEY)"))
-    with sqlite.read() as before:
+def test_a_reader_sees_one_moment(table: Database) -> None:
+    with table.read() as before:
         assert before.execute(text("SELECT count(*) FROM things")).scalar_one() == 0
-        with sqlite.write() as tx:
-            tx.execute(text("INSERT INTO things VALUES (1)"))
+        with table.write() as tx:
+            tx.execute(text("INSERT INTO things VALUES (1, 'a')"))
         assert before.execute(text("SELECT count(*) FROM things")).scalar_one() == 0
 
 

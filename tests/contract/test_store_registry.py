@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from sqlalchemy import insert, select
+from sqlalchemy import text as sql
 
 from windlass.core.errors import AlreadyExists, InvalidInput, NotFound, WindlassError
 from windlass.db.database import Database
 from windlass.experiments.tables import logged_model_tags, logged_models, tracked_runs
+from windlass.registry import store
 from windlass.registry.service import RegistryService
 from windlass.registry.tables import model_versions
-from windlass.registry.types import PROMPT_TAG, ModelVersion, NewVersion
+from windlass.registry.types import PROMPT_TAG, ModelVersion, NewVersion, Stage
 from windlass.testing.clock import FakeClock
 
 
@@ -106,6 +109,68 @@ def test_many_at_once_get_different_numbers(registry: RegistryService) -> None:
     with ThreadPoolExecutor(6) as pool:
         numbers = [number for some in pool.map(create, range(6)) for number in some]
     assert sorted(numbers) == list(range(1, 31))
+
+
+def until_it_waits(database: Database, deed: Future[Any]) -> None:
+    """Until the deed waits for a lock of ours, or is over. On SQLite writers wait for each other from the start."""
+    waiting = sql("SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
+    while not database.is_sqlite and not deed.done():
+        with database.read() as tx:
+            if tx.execute(waiting).first():
+                return
+
+
+def test_a_version_that_is_being_deleted_gets_no_alias_and_no_tag(
+    registry: RegistryService, database: Database, clock: FakeClock
+) -> None:
+    add_model(registry, "m")
+    for version, deed in enumerate(
+        (
+            lambda: registry.set_alias("m", "best", 1),
+            lambda: registry.set_version_tag("m", 2, "k", "v"),
+            lambda: registry.delete_version_tag("m", 3, "k"),
+        ),
+        1,
+    ):
+        add_version(registry, "m")
+        with ThreadPoolExecutor(1) as pool:
+            with database.write() as tx:
+                store.lock_model(tx, "m")
+                store.redact_version(tx, "m", version, at=clock.now())
+                deeds = pool.submit(deed)
+                until_it_waits(database, deeds)
+            with pytest.raises(NotFound, match=rf"Model Version \(name=m, version={version}\) not found"):
+                deeds.result(60)
+    assert registry.get_model("m").aliases == {}
+
+
+def test_no_alias_is_left_of_a_deleted_version(registry: RegistryService, database: Database) -> None:
+    add_model(registry, "m")
+    add_version(registry, "m")
+    with ThreadPoolExecutor(1) as pool:
+        with database.write() as tx:
+            store.lock_model(tx, "m")
+            store.put_alias(tx, "m", "best", 1)
+            deletion = pool.submit(registry.delete_version, "m", 1)
+            until_it_waits(database, deletion)
+        deletion.result(60)
+    assert registry.get_model("m").aliases == {}
+
+
+def test_of_two_versions_that_move_at_once_one_is_archived(
+    registry: RegistryService, database: Database, clock: FakeClock
+) -> None:
+    add_model(registry, "m")
+    add_version(registry, "m")
+    add_version(registry, "m")
+    with ThreadPoolExecutor(1) as pool:
+        with database.write() as tx:
+            store.lock_model(tx, "m")
+            store.update_version(tx, "m", 1, stage=Stage.PRODUCTION, updated_at=clock.now())
+            moving = pool.submit(registry.move_version, "m", 2, "Production", archive_existing=True)
+            until_it_waits(database, moving)
+        moving.result(60)
+    assert [registry.get_version("m", version).stage for version in (1, 2)] == [Stage.ARCHIVED, Stage.PRODUCTION]
 
 
 def test_the_number_of_a_deleted_version_is_not_given_again(registry: RegistryService, database: Database) -> None:

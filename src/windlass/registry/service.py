@@ -195,6 +195,7 @@ class RegistryService:
             )
         naming.check_name(name)
         with self._deed() as deed:
+            self._hold_version(deed.tx, name, version)
             store.update_version(deed.tx, name, version, stage=to, updated_at=deed.at)
             if archive_existing:
                 store.archive_others(deed.tx, name, version, to, at=deed.at)
@@ -204,6 +205,7 @@ class RegistryService:
     def delete_version(self, name: str, version: int) -> None:
         naming.check_name(name)
         with self._deed() as deed:
+            self._hold_version(deed.tx, name, version)
             store.redact_version(deed.tx, name, version, at=deed.at)
             store.update_model(deed.tx, name, updated_at=deed.at)
 
@@ -227,7 +229,7 @@ class RegistryService:
         naming.check_name(name)
         naming.check_tag(key, value)
         with self._deed() as deed:
-            store.has_version(deed.tx, name, version)
+            self._hold_version(deed.tx, name, version)
             store.put_version_tag(deed.tx, name, version, key, value)
             is_prompt = self._is_prompt(deed.tx, name)
             deed.announce(announcements.version_tag_set(name, version, key, value, is_prompt=is_prompt))
@@ -236,7 +238,7 @@ class RegistryService:
         naming.check_name(name)
         naming.check_key(key)
         with self._deed() as deed:
-            store.has_version(deed.tx, name, version)
+            self._hold_version(deed.tx, name, version)
             store.delete_version_tag(deed.tx, name, version, key)
             is_prompt = self._is_prompt(deed.tx, name)
             deed.announce(announcements.version_tag_deleted(name, version, key, is_prompt=is_prompt))
@@ -245,7 +247,7 @@ class RegistryService:
         naming.check_name(name)
         naming.check_new_alias(alias)
         with self._deed() as deed:
-            store.has_version(deed.tx, name, version)
+            self._hold_version(deed.tx, name, version)
             store.put_alias(deed.tx, name, alias, version)
             is_prompt = self._is_prompt(deed.tx, name)
             deed.announce(announcements.alias_created(name, alias, version, is_prompt=is_prompt))
@@ -268,6 +270,12 @@ class RegistryService:
             yield deed
         if deed.heard:
             self._wake()
+
+    def _hold_version(self, tx: Connection, name: str, version: int) -> None:
+        """Until the transaction ends, nobody else deletes or moves a version of this model. Raises NotFound."""
+        store.has_version(tx, name, version)  # first: what is missing is called by its number, with or without a model
+        store.lock_model(tx, name)
+        store.has_version(tx, name, version)
 
     def _is_prompt(self, tx: Connection, name: str) -> bool:
         return marks_prompt(store.load_model_tags(tx, name))

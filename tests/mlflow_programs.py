@@ -1,16 +1,20 @@
 """Programs that use the real `mlflow` package, in processes of their own: it brings threads, hooks and warnings along
-that are nobody's business here. What a program keeps in `result` comes back."""
+that are nobody's business here. They are forked from one that has loaded it, which takes longer than most of what they
+do. What a program keeps in `result` comes back."""
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+from windlass.testing.nursery import Nursery
+
 _PATIENCE_S = 120
+_NURSERY = Nursery(
+    "mlflow", "mlflow.pyfunc", environ={"MLFLOW_DISABLE_TELEMETRY": "true", "GIT_PYTHON_REFRESH": "quiet"}
+)
 _AROUND = """
 import json, sys
 import mlflow
@@ -35,16 +39,15 @@ def environment(url: str, token: str | None = None) -> dict[str, str]:
 
 
 def run_program(program: str, environ: dict[str, str], folder: Path) -> dict[str, Any]:
-    kept = folder / "result.json"
-    done = subprocess.run(
-        [sys.executable, "-c", _AROUND.format(program=program), str(kept)],
-        env=environ,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=_PATIENCE_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    kept, said = folder / "result.json", folder / "program.out"
+    with said.open("wb") as output:
+        child = _NURSERY.start(
+            _AROUND.format(program=program), str(kept), environ=environ, output=output.fileno(), folder=folder
+        )
+    try:
+        code = child.wait(_PATIENCE_S)
+    finally:
+        child.kill()
+    assert code == 0, said.read_text(errors="replace")
     result: dict[str, Any] = json.loads(kept.read_text())
     return result

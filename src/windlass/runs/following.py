@@ -16,12 +16,13 @@ from windlass.runs import store, views
 from windlass.runs.logs import LogDirs, LogQuery, first_cursor, line_dict, load_log_dirs
 from windlass.runs.records import RunRecord
 from windlass.runs.service import RunService
-from windlass.tracking.logs import LogCursor, read_page
+from windlass.tracking.logs import LogCursor, Scan, read_page
 from windlass.tracking.store import load_progress, load_summaries
 from windlass.tracking.storedlogs import LogPlace
 from windlass.tracking.system import without_system
 
 _LINES_PER_LOOK = 10_000
+_SCANNED_PER_LOOK = 64 << 20  # bytes: few lines of many may be wanted
 # A run that is followed for long costs less: most looks are at its logs alone.
 _EAGER_LOOKS = 50
 _DATABASE_EVERY = 3
@@ -118,8 +119,9 @@ class Follower:
             self._runs.watch_logs(sorted(attempts))
 
     def _see_logs(self) -> list[News]:
-        lines = self._log_news(self._channels.logs, self._log_dirs) if self._channels.logs else []
-        self.behind = len(lines) >= _LINES_PER_LOOK
+        scan = Scan(_SCANNED_PER_LOOK)
+        lines = self._log_news(self._channels.logs, self._log_dirs, scan) if self._channels.logs else []
+        self.behind = len(lines) >= _LINES_PER_LOOK or scan.is_over
         return lines
 
     def _run_news(self, tx: Connection, run: RunRecord) -> list[News]:
@@ -154,7 +156,7 @@ class Follower:
         self._shown_progress = data
         return [News("progress", data)]
 
-    def _log_news(self, wanted: LogQuery, log_dirs: LogDirs) -> list[News]:
+    def _log_news(self, wanted: LogQuery, log_dirs: LogDirs, scan: Scan) -> list[News]:
         files = wanted.files(log_dirs, self._runs.stored_logs)
         if self._fresh and files:
             self._fresh = False
@@ -162,7 +164,7 @@ class Follower:
         # Each line carries the position right behind it, so a reader that is cut off misses and repeats nothing.
         behind = Position(self._position.event, LogCursor(dict(self._position.logs.positions)))
         news = []
-        for record in read_page(files, self._position.logs, limit=_LINES_PER_LOOK, wanted=wanted.only):
+        for record in read_page(files, self._position.logs, limit=_LINES_PER_LOOK, wanted=wanted.only, scan=scan):
             behind.logs.positions[record.key] = record.end
             news.append(News("log", line_dict(record), behind.encode()))
         return news

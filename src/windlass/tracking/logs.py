@@ -25,6 +25,7 @@ from windlass.tracking.storedlogs import SCHEME, LogPlace, StoredLogs
 
 _READ_BYTES = 256 << 10
 _SEEK_BYTES = 64 << 10
+_LOOKED_BACK_BYTES = 256 << 20
 _STREAMS = {b"o": "stdout", b"e": "stderr"}
 
 
@@ -280,7 +281,8 @@ def _record(file: LogFile, line: bytes, start: int) -> LogRecord:
 
 
 def _tail(file: LogFile, lines: int, wanted: LogFilter) -> list[LogRecord]:
-    """The last records of one file, reading only as much of its end as they need."""
+    """The last records of one file, reading only as much of its end as they need; where few are wanted, up to a
+    bound."""
     size, window = file.content.size(), 64 * 1024
     while True:
         start = max(0, size - window)
@@ -289,7 +291,7 @@ def _tail(file: LogFile, lines: int, wanted: LogFilter) -> list[LogRecord]:
             first = next(_records(file, start), None)  # most likely the end of a line that began before
             records = (record for record in records if first is None or record.start > first.start)
         found = list(records)
-        if len(found) >= lines or start == 0:
+        if len(found) >= lines or start == 0 or window >= _LOOKED_BACK_BYTES:
             return found[-lines:] if lines else []
         window *= 4
 

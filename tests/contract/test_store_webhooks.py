@@ -86,9 +86,7 @@ class Server:
         )
 
     def claim(self) -> list[Delivery]:
-        with self.database.read() as tx:
-            due = outbox.load_due(tx, now=self.clock.now(), limit=10)
-        return self.deliverer.claim(due)
+        return self.deliverer.take()[0]
 
     def deliver(self) -> int:
         claimed = self.claim()
@@ -319,8 +317,26 @@ def test_claims_of_others_are_forgotten_when_they_are_over(
     assert other.claim() == []
     assert list(other.deliverer._claims) == [theirs.id]
     server.deliverer.deliver_claimed(theirs)
+    server.clock.advance(3_601)
     assert other.claim() == []
     assert not other.deliverer._claims
+
+
+def test_a_slow_webhook_keeps_no_other_waiting(
+    hooks: WebhookService, registry: RegistryService, server: Server, clock: FakeClock
+) -> None:
+    slow = add_hook(hooks, "slow")
+    for number in range(40):
+        add_model(registry, f"m{number}")
+    clock.advance(1)
+    quick = hooks.create(name="quick", url="https://example.com", events=["registered_model.created"])
+    add_model(registry, "last")
+    in_hand = server.claim()
+    assert [delivery.webhook_id for delivery in in_hand] == [slow.id] * 2
+    assert [delivery.webhook_id for delivery in server.claim()] == [quick.id]
+    assert server.claim() == []
+    server.deliverer.deliver_claimed(in_hand[0])
+    assert [delivery.webhook_id for delivery in server.claim()] == [slow.id]
 
 
 def test_sqlite_has_no_other_server(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from windlass.core.clock import Clock
@@ -25,9 +26,13 @@ from windlass.webhooks.types import Delivery, DeliveryState, Reply, WebhookStatu
 log = logging.getLogger(__name__)
 
 _LOOK_EVERY_S = 1.0
+_SOON_S = 0.01
 _AT_ONCE = 8
+_AT_ONCE_EACH = 2  # of one webhook
+_MOST_LOOKED_AT = 4 * _AT_ONCE
 _STOP_WITHIN_S = 2.0
-_LONGER_THAN_A_REQUEST = 3.0  # times its limit: to connect, to send, to be answered
+_LONGER_THAN_A_REQUEST = 3.0  # times its limit: names are looked up, and outcomes recorded, besides
+_FORGET_CLAIMS_S = 3_600.0
 _KEEP_S = 7 * 86_400.0
 _CLEAR_EVERY_S = 3_600.0
 
@@ -52,7 +57,8 @@ class Deliverer:
         self._rules = rules
         self._holder = holder
         self._monotonic = monotonic
-        self._claims: dict[str, tuple[str, float]] = {}  # that stand still: who, and since when that is known
+        # Claims that stand still: whose, for which attempt, and since when that is known.
+        self._claims: dict[str, tuple[tuple[str, int], float]] = {}
         self._sending: dict[str, str] = {}  # what threads of ours have in hand: delivery, and webhook
         self._change = threading.Condition()
         self._awake = False
@@ -111,22 +117,40 @@ class Deliverer:
         now = self._clock.now()
         if self._clear_at and now > self._clear_at:
             self._clear_away(now)
-        if len(self._sending) >= _AT_ONCE:
-            return _LOOK_EVERY_S  # who is done says so before
-        with self._db.read() as tx:
-            due = outbox.load_due(tx, now=now, limit=_AT_ONCE * 4)
-            next_due = outbox.load_next_due(tx, after=now)
-        for delivery in self.claim(due):
+        mine, wait_s = self.take()
+        for delivery in mine:
             threading.Thread(target=self.deliver_claimed, args=(delivery,), name="webhook", daemon=True).start()
-        return _LOOK_EVERY_S if next_due is None else min(_LOOK_EVERY_S, max(0.01, next_due - now))
+        return wait_s
 
-    def claim(self, due: Sequence[Delivery]) -> list[Delivery]:
-        """Those that are ours now, and in hand; as many as there are hands for."""
-        ids = {delivery.id for delivery in due}
-        self._claims = {known: claim for known, claim in self._claims.items() if known in ids}
+    def take(self) -> tuple[list[Delivery], float]:
+        """What is due, claimed and in hand from now on; and how long to wait before the next look."""
+        now = self._clock.now()
         with self._change:
-            free = _AT_ONCE - len(self._sending)
-        wanted = [delivery for delivery in due if self._is_free(delivery)][:free]
+            hands = Counter(self._sending.values())
+        if hands.total() >= _AT_ONCE:
+            return [], _LOOK_EVERY_S  # who is done says so before
+        slow = [webhook_id for webhook_id, count in hands.items() if count >= _AT_ONCE_EACH]
+        with self._db.read() as tx:
+            due = outbox.load_due(tx, now=now, limit=_MOST_LOOKED_AT, besides=slow)
+            next_due = outbox.load_next_due(tx, after=now)
+        mine = self._claimed(self._wanted(due, hands))
+        if mine and len(due) == _MOST_LOOKED_AT:
+            return mine, _SOON_S  # behind those of a slow webhook there may be some of others
+        return mine, _LOOK_EVERY_S if next_due is None else min(_LOOK_EVERY_S, max(_SOON_S, next_due - now))
+
+    def _wanted(self, due: Sequence[Delivery], hands: Counter[str]) -> list[Delivery]:
+        """Those that are free, as many as there are hands for, and few of each webhook: one that is slow to answer
+        must not keep the others waiting."""
+        since = self._monotonic() - _FORGET_CLAIMS_S
+        self._claims = {known: claim for known, claim in self._claims.items() if claim[1] > since}
+        wanted: list[Delivery] = []
+        for delivery in [found for found in due if self._is_free(found)]:
+            if hands.total() < _AT_ONCE and hands[delivery.webhook_id] < _AT_ONCE_EACH:
+                hands[delivery.webhook_id] += 1
+                wanted.append(delivery)
+        return wanted
+
+    def _claimed(self, wanted: Sequence[Delivery]) -> list[Delivery]:
         if not wanted:
             return []
         with self._db.write() as tx:
@@ -143,10 +167,11 @@ class Deliverer:
         who = delivery.claimed_by
         if who is None or delivery.id in self._sending:
             self._claims.pop(delivery.id, None)
-            return who is None
-        seen, since = self._claims.setdefault(delivery.id, (who, self._monotonic()))
-        if seen != who:
-            self._claims[delivery.id] = (who, self._monotonic())
+            return delivery.id not in self._sending
+        claim = (who, delivery.attempts)
+        seen, since = self._claims.setdefault(delivery.id, (claim, self._monotonic()))
+        if seen != claim:
+            self._claims[delivery.id] = (claim, self._monotonic())
             return False
         return self._monotonic() - since > self._rules.timeout_s * _LONGER_THAN_A_REQUEST
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, and_, delete, func, insert, select, update
@@ -56,10 +56,11 @@ def put_events(tx: Connection, happenings: Sequence[Happening]) -> int:
     return len(rows)
 
 
-def load_due(tx: Connection, *, now: float, limit: int) -> list[Delivery]:
-    """Claimed ones among them: whether their claim still counts is for the reader to say."""
+def load_due(tx: Connection, *, now: float, limit: int, besides: Collection[str] = ()) -> list[Delivery]:
+    """Claimed ones among them: whether their claim still counts is for the reader to say. None of the webhooks
+    `besides`."""
     c = webhook_deliveries.c
-    due = and_(c.state == DeliveryState.WAITING, c.due_at <= now)
+    due = and_(c.state == DeliveryState.WAITING, c.due_at <= now, c.webhook_id.not_in(besides))
     query = select(c.id, c.webhook_id, c.event, c.body, c.attempts, c.due_at, c.claimed_by)
     rows = tx.execute(query.where(due).order_by(c.due_at, c.created_at).limit(limit))
     return [Delivery(**row._mapping) for row in rows]

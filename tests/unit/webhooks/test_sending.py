@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
@@ -97,6 +99,53 @@ def test_nonsense_for_an_answer() -> None:
     with answering(b"hello\r\n\r\n") as (url, _):
         reply = HttpSender(ANYWHERE).send(letter(url), at=1.0)
     assert "BadStatusLine" in str(reply.error)
+
+
+@pytest.mark.parametrize("beginning", [b"HTTP/1.1 200 OK\r\nX-Slow: ", b"", b"HTTP/1.1 100 Continue\r\n\r\n"])
+def test_a_receiver_that_answers_drop_by_drop_has_no_more_time_than_others(beginning: bytes) -> None:
+    over = threading.Event()
+
+    def drip() -> None:
+        connection, _ = listening.accept()
+        with connection, contextlib.suppress(OSError):
+            connection.sendall(beginning)
+            while not over.wait(0.05):
+                connection.sendall(b"H")
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=drip, daemon=True)
+        thread.start()
+        rules = WebhookRules(schemes=("http",), allow_private=True, timeout_s=0.5)
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        with ThreadPoolExecutor(1) as pool:
+            sending = pool.submit(HttpSender(rules).send, letter(url), at=1.0)
+            try:
+                reply = sending.result(20)
+            finally:
+                over.set()
+        thread.join(10)
+    assert reply.status is None
+    assert str(reply.error).startswith("TimeoutError: ")
+
+
+def test_a_body_that_never_ends_is_cut_off() -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nsome"
+    over = threading.Event()
+
+    def stall() -> None:
+        connection, _ = listening.accept()
+        with connection:
+            connection.sendall(head)
+            over.wait(20)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=stall, daemon=True)
+        thread.start()
+        rules = WebhookRules(schemes=("http",), allow_private=True, timeout_s=2.0)
+        reply = HttpSender(rules).send(letter(f"http://127.0.0.1:{listening.getsockname()[1]}"), at=1.0)
+        over.set()
+        thread.join(10)
+    assert (reply.status, reply.body) == (200, "some")
 
 
 def test_a_place_inside_hears_nothing() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -39,7 +38,6 @@ _MOST_LINKS = 100
 _LARGEST_PAGE = 50_000
 _LONGEST_VALUE = 8000
 _PATIENCE_S = 3.0
-_LOOK_EVERY_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +53,14 @@ class WholeTrace:
         except (KeyError, ValueError, TypeError):
             return True
         return not isinstance(wanted, int) or len(self.spans) >= wanted
+
+
+class Unfinished(NotFound):
+    """Spans of a trace are on their way: whoever asked may ask again for a while."""
+
+    def __init__(self, trace_id: str, patience_s: float) -> None:
+        super().__init__(f"Trace with ID {trace_id} is not fully exported yet, please try again later.")
+        self.patience_s = patience_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,21 +174,17 @@ class TraceService:
             return store.load_trace(tx, trace_id)
 
     def whole(self, trace_id: str, *, partial: bool) -> WholeTrace:
-        """With its spans. Those that are on their way are waited for, unless a part will do."""
-        deadline = time.monotonic() + self._patience_s
-        while True:
-            with self._db.read() as tx:
-                listed = self._whole(tx, [trace_id])
-            if not listed:
-                raise NotFound(f"Trace with ID {trace_id} is not found.")
-            [found] = listed
-            if SPANS_LOCATION not in found.trace.tags:
-                raise InvalidInput("Trace data not stored in tracking store")
-            if partial or (found.spans and found.is_complete):
-                return found
-            if time.monotonic() >= deadline:
-                raise NotFound(f"Trace with ID {trace_id} is not fully exported yet, please try again later.")
-            time.sleep(_LOOK_EVERY_S)
+        """With its spans. Raises Unfinished where some are on their way, unless a part will do."""
+        with self._db.read() as tx:
+            listed = self._whole(tx, [trace_id])
+        if not listed:
+            raise NotFound(f"Trace with ID {trace_id} is not found.")
+        [found] = listed
+        if SPANS_LOCATION not in found.trace.tags:
+            raise InvalidInput("Trace data not stored in tracking store")
+        if not partial and not (found.spans and found.is_complete):
+            raise Unfinished(trace_id, self._patience_s)
+        return found
 
     def whole_ones(self, trace_ids: Sequence[str]) -> list[WholeTrace]:
         """Those that are complete."""

@@ -11,7 +11,9 @@ and take longer than many a call.
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -21,14 +23,17 @@ from fastapi.concurrency import run_in_threadpool
 from starlette.routing import BaseRoute, Route
 
 from windlass.api.context import Services, check_token, sent_token
+from windlass.api.mlflow.bodies import body_of
 from windlass.api.mlflow.errors import MlflowError, answer_error
 from windlass.api.mlflow.fields import Asked, Field, read_fields
 from windlass.api.mlflow.runaccess import check_path, check_values
 from windlass.core.errors import Unauthorized
+from windlass.traces.service import Unfinished
 
 Answer: TypeAlias = Mapping[str, Any] | Response | None
 Handler: TypeAlias = Callable[[Services, Asked], Answer]
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
+_LOOK_EVERY_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,13 +136,28 @@ def render(answer: Answer) -> Response:
 def _endpoint(calls: Mapping[str, Call]) -> Endpoint:
     async def endpoint(request: Request) -> Response:
         call = calls["GET" if request.method == "HEAD" else request.method]
-        given = _query(request, call.fields) if request.method == "GET" and request.url.query else await _body(request)
-        asked = read_fields(call.fields, {**given, **request.path_params})
-        if own := getattr(request.state, "run_id", None):
-            check_values(own, request.method, asked)
-        return render(await run_in_threadpool(call.handler, services_of(request), asked))
+        raw = None if request.method == "GET" and request.url.query else await body_of(request)
+        deadline: float | None = None
+        while True:
+            try:
+                return await run_in_threadpool(_answer, request, call, raw)
+            except Unfinished as error:
+                # Waiting takes no thread away from others.
+                deadline = deadline or time.monotonic() + error.patience_s
+                if time.monotonic() >= deadline:
+                    raise
+                await asyncio.sleep(_LOOK_EVERY_S)
 
     return endpoint
+
+
+def _answer(request: Request, call: Call, raw: bytes | None) -> Response:
+    """In a thread, from the first byte to the last: long bodies would keep everybody else waiting."""
+    given = _query(request, call.fields) if raw is None else _body(request, raw)
+    asked = read_fields(call.fields, {**given, **request.path_params})
+    if own := getattr(request.state, "run_id", None):
+        check_values(own, request.method, asked)
+    return render(call.handler(services_of(request), asked))
 
 
 def _query(request: Request, fields: Mapping[str, Field]) -> dict[str, Any]:
@@ -145,9 +165,8 @@ def _query(request: Request, fields: Mapping[str, Field]) -> dict[str, Any]:
     return {name: query.getlist(name) if fields[name].many else query[name] for name in fields if name in query}
 
 
-async def _body(request: Request) -> dict[str, Any]:
+def _body(request: Request, raw: bytes) -> dict[str, Any]:
     """A body that is no JSON counts as empty; one that is JSON within JSON comes from old clients."""
-    raw = await request.body()
     if not raw:
         return {}
     kind = request.headers.get("Content-Type", "").partition(";")[0].strip().lower()

@@ -67,6 +67,7 @@ def answer_error(error: Exception) -> Response:
     else:
         log.error("a call of MLflow's API failed", exc_info=error)
         code, message = "INTERNAL_ERROR", "something went wrong in the server; its log says what"
+    status = 413 if isinstance(error, errors.TooLarge) else STATUS[code]
     return Response(
-        json.dumps({"error_code": code, "message": message}), status_code=STATUS[code], media_type="application/json"
+        json.dumps({"error_code": code, "message": message}), status_code=status, media_type="application/json"
     )

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import zlib
 from collections.abc import Callable
 
 from fastapi import Request, Response
 from fastapi.concurrency import run_in_threadpool
 from starlette.routing import BaseRoute, Route
 
+from windlass.api.mlflow.bodies import body_of, unpacked
 from windlass.api.mlflow.calls import guarded, services_of
+from windlass.core.errors import InvalidInput, TooLarge
 from windlass.traces.otlp import Unconvertible, read_json, read_protobuf
 from windlass.traces.protobuf import Malformed
 from windlass.traces.spans import Span
@@ -34,8 +34,10 @@ async def _export(request: Request) -> Response:
             raise _Refused(422, "the header x-mlflow-experiment-id is missing; it names the experiment")
         if kind not in _READERS:
             raise _Refused(400, f"Invalid Content-Type: {kind or None}. Expected: {_PROTOBUF} or {_JSON}")
-        body = await request.body()
+        body = await body_of(request)
         found = await run_in_threadpool(_read, kind, body, request.headers.get("Content-Encoding", "").lower())
+    except TooLarge as error:
+        return Response(json.dumps({"detail": error.message}), status_code=413, media_type=_JSON)
     except _Refused as refused:
         return Response(json.dumps({"detail": refused.detail}), status_code=refused.status, media_type=_JSON)
     run_id = request.headers.get("x-mlflow-run-id")
@@ -45,33 +47,18 @@ async def _export(request: Request) -> Response:
 
 def _read(kind: str, body: bytes, encoding: str) -> list[Span]:
     try:
-        return _READERS[kind](_unpacked(body, encoding))
+        content = unpacked(body, encoding)
+    except TooLarge:
+        raise
+    except InvalidInput as error:
+        raise _Refused(400, error.message) from None
+    try:
+        return _READERS[kind](content)
     except Unconvertible:
         raise _Refused(422, "Cannot convert OpenTelemetry span to MLflow span") from None
     except (Malformed, ValueError, RecursionError) as error:
         detail = "Invalid OpenTelemetry format"
         raise _Refused(400, f"{detail} - no spans found" if "no spans" in str(error) else detail) from None
-
-
-def _unpacked(body: bytes, encoding: str) -> bytes:
-    try:
-        match encoding:
-            case "" | "identity":
-                return body
-            case "gzip":
-                return gzip.decompress(body)
-            case "deflate":
-                return _inflated(body)
-    except (OSError, EOFError, zlib.error):
-        raise _Refused(400, f"Failed to decompress {encoding} payload") from None
-    raise _Refused(400, f"Unsupported Content-Encoding: {encoding}")
-
-
-def _inflated(body: bytes) -> bytes:
-    try:
-        return zlib.decompress(body)
-    except zlib.error:
-        return zlib.decompress(body, -zlib.MAX_WBITS)  # some clients leave the header out
 
 
 routes: list[BaseRoute] = [

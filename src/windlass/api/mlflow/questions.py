@@ -13,6 +13,7 @@ from starlette.routing import BaseRoute, Route
 
 from windlass.api.context import Services
 from windlass.api.mlflow import artifacts, experiments, registry, runs
+from windlass.api.mlflow.bodies import body_of
 from windlass.api.mlflow.calls import Calls, guarded, render, services_of
 from windlass.api.mlflow.fields import Asked
 from windlass.api.mlflow.graphql import Document, Selection, check_size, filled, parse, project, snake
@@ -30,6 +31,7 @@ _ANSWERS: Mapping[str, tuple[Calls, str, str]] = {
     "mlflowSearchModelVersions": (registry.calls, "GET", "/mlflow/model-versions/search"),
 }
 _ECHOES = ("test", "testMutation")
+_MOST_BYTES = 1024 * 1024
 
 
 @calls.get("/mlflow/server-info", 3)
@@ -45,14 +47,21 @@ def server_info(_services: Services, _asked: Asked) -> dict[str, Any]:
 
 
 async def _ask(request: Request) -> Response:
+    raw = await body_of(request, _MOST_BYTES)
+    return await run_in_threadpool(_answered, services_of(request), raw)
+
+
+def _answered(services: Services, raw: bytes) -> Response:
     try:
-        body = json.loads(await request.body())
+        body = json.loads(raw)
         query, name, given = body["query"], body.get("operationName"), body.get("variables") or {}
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise InvalidInput("a question is a JSON object with a `query`") from None
     if not isinstance(query, str) or not isinstance(given, dict):
         raise InvalidInput("`query` is text and `variables` an object")
-    return render(await run_in_threadpool(_answer, services_of(request), query, name, given))
+    if name is not None and not isinstance(name, str):
+        raise InvalidInput("`operationName` is text")
+    return render(_answer(services, query, name, given))
 
 
 def _answer(services: Services, query: str, name: str | None, variables: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,7 +91,10 @@ def _root(services: Services, document: Document, selection: Selection, variable
         known = ", ".join([*_ANSWERS, *_ECHOES])
         raise InvalidInput(f"Cannot query field '{selection.name}'; known: {known}")
     table, method, path = _ANSWERS[selection.name]
-    asked = {snake(key): value for key, value in (given.get("input") or {}).items()}
+    told = given.get("input") or {}
+    if not isinstance(told, dict):
+        raise InvalidInput(f"`input` of {selection.name} is an object")
+    asked = {snake(key): value for key, value in told.items()}
     found = table.answer(services, method, path, asked) or {}
     if isinstance(found, Response):
         found = json.loads(bytes(found.body))

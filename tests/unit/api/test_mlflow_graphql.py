@@ -36,6 +36,7 @@ def test_what_is_no_question_is_refused(text: str) -> None:
         parse(text).chosen(None)
 
 
+@pytest.mark.timeout(30)
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -43,6 +44,15 @@ def test_what_is_no_question_is_refused(text: str) -> None:
         ("{ a { " + " ".join(f"a{n}: b" for n in range(11)) + "} }", "at most 10 aliases"),
         ("{ a " * 11 + "}" * 11, "maximum depth of 10"),
         ("{ a { " + " ".join(f"f{n}" for n in range(1_001)) + "} }", "maximum total selections of 1000"),
+        (
+            "{ ...F0 } " + " ".join(f"fragment F{n} on Q {{ ...F{n + 1} ...F{n + 1} }}" for n in range(40)),
+            "maximum total selections of 1000",
+        ),
+        (
+            "{ ...F0 } " + " ".join(f"fragment F{n} on Q {{ ...F{n + 1} }}" for n in range(900)),
+            "maximum depth of 50 fragments",
+        ),
+        ("{" + "... { " * 60 + "a" + "}" * 61, "maximum depth of 50 fragments"),
         ("{ a " * 5_000, "maximum depth of 10|Unexpected <EOF>"),
     ],
 )

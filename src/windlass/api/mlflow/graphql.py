@@ -16,6 +16,7 @@ MOST_ROOTS = 10
 MOST_ALIASES = 10
 MOST_DEPTH = 10
 MOST_SELECTIONS = 1_000
+MOST_SPREADS = 50  # within each other
 _LONGEST = 100_000
 
 _TOKEN = re.compile(
@@ -55,6 +56,18 @@ class Spread:
     within: Sequence[Selection | Spread] = ()
 
 
+class Budget:
+    """Of selections and fragments, counted as often as they are written out."""
+
+    def __init__(self) -> None:
+        self._left = MOST_SELECTIONS
+
+    def spend(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise InvalidInput(f"Query exceeds maximum total selections of {MOST_SELECTIONS}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
     operations: Mapping[str, Sequence[Selection | Spread]]
@@ -68,15 +81,22 @@ class Document:
             raise InvalidInput(f'Unknown operation named "{name}".')
         return list(self.fields(self.operations[name]))
 
-    def fields(self, given: Sequence[Selection | Spread], seen: frozenset[str] = frozenset()) -> Iterator[Selection]:
-        """With what fragments add; one that contains itself adds nothing."""
+    def fields(
+        self, given: Sequence[Selection | Spread], budget: Budget | None = None, seen: tuple[str | None, ...] = ()
+    ) -> Iterator[Selection]:
+        """With what fragments add; one that contains itself adds nothing. Raises InvalidInput, also for fragments that
+        are many only once they are written out."""
+        budget = budget or Budget()
+        if len(seen) > MOST_SPREADS:
+            raise InvalidInput(f"Query exceeds maximum depth of {MOST_SPREADS} fragments")
         for one in given:
+            budget.spend()
             if isinstance(one, Selection):
                 yield one
             elif one.name is None:
-                yield from self.fields(one.within, seen)
+                yield from self.fields(one.within, budget, (*seen, None))
             elif one.name not in seen:
-                yield from self.fields(self.fragments.get(one.name, ()), seen | {one.name})
+                yield from self.fields(self.fragments.get(one.name, ()), budget, (*seen, one.name))
 
 
 def parse(text: str) -> Document:
@@ -91,18 +111,16 @@ def parse(text: str) -> Document:
 
 def check_size(document: Document) -> None:
     """Raises InvalidInput for a question that asks for too much at once."""
-    roots = most_aliases = selections = 0
+    roots = most_aliases = 0
+    budget = Budget()
     for operation in document.operations.values():
         waiting: list[tuple[Sequence[Selection | Spread], int]] = [(operation, 1)]
         while waiting:
             given, depth = waiting.pop()
             if depth > MOST_DEPTH:
                 raise InvalidInput(f"Query exceeds maximum depth of {MOST_DEPTH}")
-            found = list(document.fields(given))
+            found = list(document.fields(given, budget))
             roots += len(found) if depth == 1 else 0
-            selections += len(found)
-            if selections > MOST_SELECTIONS:
-                raise InvalidInput(f"Query exceeds maximum total selections of {MOST_SELECTIONS}")
             most_aliases = max(most_aliases, sum(one.alias is not None for one in found))
             waiting += [(one.within, depth + 1) for one in found if one.within]
     for count, most, what in ((roots, MOST_ROOTS, "root fields"), (most_aliases, MOST_ALIASES, "aliases")):

@@ -1,74 +1,77 @@
 """What lines of a log somebody looks for: a regular expression, as `grep -E` has it, that cannot take for ever. Pure.
 
-Python's expressions try again and again; where a repeat holds another one, the time can double with every character.
-Such ones are refused, and so are references to what was found before.
+Python's own engine is the faster one, but repeats can keep it busy without end; patterns with some go to ours. Lines
+without the text that every match must hold are passed over by either.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from re import _constants as codes  # type: ignore[attr-defined]
 from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any
 
 from windlass.core.errors import InvalidInput
+from windlass.core.patterns import pattern_of
 
 LONGEST_PATTERN = 200
 _SEARCHED_BYTES = 4_096  # of a line
-_REPEATS = (codes.MAX_REPEAT, codes.MIN_REPEAT, codes.POSSESSIVE_REPEAT)
-_MANY = 20  # more repetitions than this count as any number
 
 
 @dataclass(frozen=True, slots=True)
 class LogPattern:
-    expression: re.Pattern[bytes]
-    literal: bytes | None  # what every line that matches holds, if it is that simple
+    literal: bytes  # what every line that matches holds; may be empty
+    ignores_case: bool
+    _is_in: Callable[[bytes], bool]
 
     @classmethod
     def parse(cls, text: str, *, ignore_case: bool = False) -> LogPattern:
+        """Raises InvalidInput."""
         if not 0 < len(text) <= LONGEST_PATTERN:
             raise InvalidInput(f"a pattern has 1 to {LONGEST_PATTERN} characters, not {len(text)}")
-        try:
-            tree = parser.parse(text)
-            expression = re.compile(text.encode(), re.IGNORECASE if ignore_case else 0)
-        except (re.error, OverflowError, RecursionError, UnicodeEncodeError) as error:
-            raise InvalidInput(
-                f"{text!r} is no regular expression: {error}", hint="write \\ before . * + ? ( ["
-            ) from None
-        if problem := next(_problems(tree, repeated=False), None):
-            raise InvalidInput(f"{text!r} {problem}, which could take for ever", hint="write it more simply")
-        plain = not ignore_case and all(code is codes.LITERAL for code, _ in tree)
-        return cls(expression, text.encode() if plain and "\\" not in text else None)
+        ours = pattern_of(f"(?i:{text})" if ignore_case else text)
+        tree = parser.parse(text)
+        literal = b"" if tree.state.flags & re.IGNORECASE else _literal(tree, ignore_case=ignore_case)
+        if _has_repeats(tree):
+            return cls(literal, ignore_case, lambda line: ours.is_in(line.decode("utf-8", "replace")))
+        expression = re.compile(text, re.IGNORECASE if ignore_case else 0)
+        return cls(literal, ignore_case, lambda line: expression.search(line.decode("utf-8", "replace")) is not None)
 
     def matches(self, line: bytes) -> bool:
-        return self.expression.search(line, 0, _SEARCHED_BYTES) is not None
+        return self.may_be_in(line) and self._is_in(line[:_SEARCHED_BYTES])
 
     def may_be_in(self, piece: bytes) -> bool:
         """False: no line of it matches."""
-        return self.literal is None or self.literal in piece
+        return not self.literal or self.literal in (piece.lower() if self.ignores_case else piece)
 
 
-def _problems(tree: Any, *, repeated: bool) -> Iterator[str]:
-    for code, arguments in tree:
-        if code in (codes.GROUPREF, codes.GROUPREF_EXISTS):
-            yield "refers to what was found before"
-        elif code in _REPEATS:
-            _, most, inner = arguments
-            many = most > _MANY
-            if many and repeated:
-                yield "repeats what repeats"
-            yield from _problems(inner, repeated=repeated or many)
+def _literal(tree: Any, *, ignore_case: bool) -> bytes:
+    """The longest text that stands in the pattern as it is."""
+    runs = [""]
+    for code, argument in tree:
+        if code is codes.LITERAL and (argument < 128 or not ignore_case):
+            runs[-1] += chr(argument)
         else:
-            for part in _parts(arguments):
-                yield from _problems(part, repeated=repeated)
+            runs.append("")
+    longest = max(runs, key=len)
+    return (longest.lower() if ignore_case else longest).encode("utf-8", "replace")
 
 
-def _parts(arguments: Any) -> Iterator[Any]:
+def _has_repeats(tree: Any) -> bool:
+    for code, arguments in tree:
+        if code in (codes.MAX_REPEAT, codes.MIN_REPEAT, codes.POSSESSIVE_REPEAT) and arguments[1] != 1:
+            return True
+        if any(_has_repeats(part) for part in _parts(arguments)):
+            return True
+    return False
+
+
+def _parts(arguments: Any) -> list[Any]:
     """The expressions within one part of an expression, however deep its kind keeps them."""
     if isinstance(arguments, parser.SubPattern):
-        yield arguments
-    elif isinstance(arguments, (tuple, list)):
-        for one in arguments:
-            yield from _parts(one)
+        return [arguments]
+    if isinstance(arguments, (tuple, list)):
+        return [part for one in arguments for part in _parts(one)]
+    return []

@@ -10,10 +10,13 @@ import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.contract.locks import until_it_waits
+from windlass.artifacts import store
 from windlass.artifacts.service import ArtifactService
 from windlass.artifacts.types import Entry, Keeping
 from windlass.artifacts.uploads import UploadService
@@ -113,6 +116,43 @@ def test_files_and_folders_do_not_take_each_others_names(artifacts: ArtifactServ
     with pytest.raises(NotFound):
         artifacts.open("r/b")
     assert names(artifacts.files_below("")) == ["r/a/x"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "why"),
+    [
+        ("a/x/y", "a/x", "'a/x' is a folder"),
+        ("a/x", "a/x/y", "'a/x/y' cannot lie in 'a/x', which is a file"),
+        ("x", "x/y/z", "'x/y/z' cannot lie in 'x', which is a file"),
+    ],
+)
+def test_nor_do_they_when_they_come_at_once(
+    database: Database, clock: FakeClock, tmp_path: Path, first: str, second: str, why: str
+) -> None:
+    artifacts = ArtifactService(db=database, clock=clock, blobs=LocalBlobs(tmp_path / "blobs").room("artifacts"))
+    kept = artifacts.put_bytes("elsewhere", b"data")
+    with ThreadPoolExecutor(1) as pool:
+        with database.write() as tx:
+            assert store.put_file(tx, replace(kept, path=first))
+            later = pool.submit(artifacts.name, second, kept.digest, kept.size_bytes)
+            until_it_waits(database, later)
+        with pytest.raises(Conflict, match=why):
+            later.result(60)
+    assert sorted(names(artifacts.files_below(""))) == sorted(["elsewhere", first])
+
+
+def test_of_two_that_put_the_same_name_at_once_the_last_counts(
+    database: Database, clock: FakeClock, tmp_path: Path
+) -> None:
+    artifacts = ArtifactService(db=database, clock=clock, blobs=LocalBlobs(tmp_path / "blobs").room("artifacts"))
+    one, two = (artifacts.put_bytes(f"d/{data}", data.encode()) for data in ("one", "two"))
+    with ThreadPoolExecutor(1) as pool:
+        with database.write() as tx:
+            assert store.put_file(tx, replace(one, path="d/x"))
+            later = pool.submit(artifacts.name, "d/x", two.digest, two.size_bytes)
+            until_it_waits(database, later)
+        later.result(60)
+    assert artifacts.get_bytes("d/x") == b"two"
 
 
 def test_deleting_a_file_and_a_folder(artifacts: ArtifactService) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from sqlalchemy import insert, select
-from sqlalchemy import text as sql
 
+from tests.contract.locks import until_it_waits
 from windlass.core.errors import AlreadyExists, InvalidInput, NotFound, WindlassError
 from windlass.db.database import Database
 from windlass.experiments.tables import logged_model_tags, logged_models, tracked_runs
@@ -109,15 +108,6 @@ def test_many_at_once_get_different_numbers(registry: RegistryService) -> None:
     with ThreadPoolExecutor(6) as pool:
         numbers = [number for some in pool.map(create, range(6)) for number in some]
     assert sorted(numbers) == list(range(1, 31))
-
-
-def until_it_waits(database: Database, deed: Future[Any]) -> None:
-    """Until the deed waits for a lock of ours, or is over. On SQLite writers wait for each other from the start."""
-    waiting = sql("SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
-    while not database.is_sqlite and not deed.done():
-        with database.read() as tx:
-            if tx.execute(waiting).first():
-                return
 
 
 def test_a_version_that_is_being_deleted_gets_no_alias_and_no_tag(

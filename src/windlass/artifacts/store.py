@@ -12,7 +12,7 @@ from windlass.artifacts.paths import ancestors, joined, split
 from windlass.artifacts.tables import artifact_blobs, artifact_parts, artifacts
 from windlass.artifacts.types import Artifact, Entry
 from windlass.core.errors import Conflict
-from windlass.db.insertion import insert_missing, insert_or_replace
+from windlass.db.insertion import insert_missing, insert_new, insert_or_replace
 
 _AT_ONCE = 400  # names in one statement
 
@@ -42,20 +42,41 @@ def load_files_below(tx: Connection, folder: str) -> list[Entry]:
 def put_file(tx: Connection, artifact: Artifact) -> bool:
     """Give a blob a name; whatever file had it is replaced. False if the blob was collected meanwhile: then the caller
     gives the transaction up. Raises Conflict where a folder has that name, or a file the name of a folder."""
-    folders = ancestors(artifact.path)
-    there = dict(_load_held(tx, folders)) if folders else {}
-    if in_the_way := next((path for path in folders if there.get(path) is not None), None):
-        raise Conflict(f"'{artifact.path}' cannot lie in '{in_the_way}', which is a file")
-    replaced = load_entry(tx, artifact.path)
-    if replaced is not None and replaced.is_dir:
-        raise Conflict(f"'{artifact.path}' is a folder")
-    rows = [{**_key(path), "digest": None, "created_at": artifact.created_at} for path in folders if path not in there]
-    insert_missing(tx, artifacts, rows)
-    sizes = {"digest": artifact.digest, "size_bytes": artifact.size_bytes, "created_at": artifact.created_at}
-    insert_or_replace(tx, artifacts, {**_key(artifact.path), **sizes})
+    _put_folders(tx, artifact)
+    replaced = _put_name(tx, artifact)
     released = [replaced.digest] if replaced and replaced.digest else []
     found = {digest: _touch(tx, digest, artifact.created_at) for digest in sorted({artifact.digest, *released})}
     return found[artifact.digest]
+
+
+def _put_folders(tx: Connection, artifact: Artifact) -> None:
+    """Looks again after it has made some: somebody may have put a file there at the same moment, or removed one."""
+    folders = ancestors(artifact.path)
+    while folders:
+        there = dict(_load_held(tx, folders))
+        if in_the_way := next((path for path in folders if there.get(path) is not None), None):
+            raise Conflict(f"'{artifact.path}' cannot lie in '{in_the_way}', which is a file")
+        missing = [path for path in folders if path not in there]
+        if not missing:
+            return
+        insert_missing(
+            tx, artifacts, [{**_key(path), "digest": None, "created_at": artifact.created_at} for path in missing]
+        )
+
+
+def _put_name(tx: Connection, artifact: Artifact) -> Entry | None:
+    """The file that is replaced. A folder never is, though it may have come since one last looked."""
+    sizes = {"digest": artifact.digest, "size_bytes": artifact.size_bytes, "created_at": artifact.created_at}
+    is_file = and_(_at(artifact.path), artifacts.c.digest.is_not(None))
+    while True:
+        replaced = load_entry(tx, artifact.path)
+        if replaced is not None and replaced.is_dir:
+            raise Conflict(f"'{artifact.path}' is a folder")
+        if replaced is None:
+            if insert_new(tx, artifacts, {**_key(artifact.path), **sizes}):
+                return None
+        elif tx.execute(update(artifacts).where(is_file).values(**sizes)).rowcount:
+            return replaced
 
 
 def delete_tree(tx: Connection, path: str, *, now: float) -> int:

@@ -374,6 +374,26 @@ def test_what_is_over_is_forgotten_after_a_week(
         assert len(tx.execute(select(webhook_deliveries.c.id)).all()) == 1
 
 
+def test_all_that_is_over_goes_however_much_it_is(
+    hooks: WebhookService,
+    registry: RegistryService,
+    server: Server,
+    clock: FakeClock,
+    database: Database,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("windlass.webhooks.deliverer._CLEARED_AT_ONCE", 2)
+    hook = add_hook(hooks)
+    for number in range(5):
+        add_model(registry, f"m{number}")
+    while server.deliver():
+        pass
+    server.deliverer.begin()
+    clock.advance(8 * 86_400)
+    server.deliverer.look()
+    assert states(database, hook) == []
+
+
 def test_every_deed_is_told_as_what_it_is(
     hooks: WebhookService, registry: RegistryService, server: Server, receiver: FakeReceiver
 ) -> None:

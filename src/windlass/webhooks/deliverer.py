@@ -35,6 +35,7 @@ _LONGER_THAN_A_REQUEST = 3.0  # times its limit: names are looked up, and outcom
 _FORGET_CLAIMS_S = 3_600.0
 _KEEP_S = 7 * 86_400.0
 _CLEAR_EVERY_S = 3_600.0
+_CLEARED_AT_ONCE = 2_000  # in one transaction: others write in between
 
 
 class Deliverer:
@@ -218,5 +219,7 @@ class Deliverer:
 
     def _clear_away(self, now: float) -> None:
         self._clear_at = now + _CLEAR_EVERY_S
-        with self._db.write() as tx:
-            outbox.delete_ended(tx, before=now - _KEEP_S, limit=10_000)
+        while not self._stopping:
+            with self._db.write() as tx:
+                if outbox.delete_ended(tx, before=now - _KEEP_S, limit=_CLEARED_AT_ONCE) < _CLEARED_AT_ONCE:
+                    return

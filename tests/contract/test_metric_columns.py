@@ -11,12 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import event, insert, select
+from sqlalchemy import event, insert, select, update
 
 from windlass.controller.compactor import Compactor, Keeping
 from windlass.core.errors import Conflict
 from windlass.db.database import Database
 from windlass.runs.service import RunService
+from windlass.runs.tables import runs
 from windlass.testing.clock import FakeClock
 from windlass.tracking import chunks as packing
 from windlass.tracking.blocks import Logged
@@ -265,7 +266,20 @@ def test_points_of_the_version_before_are_read_and_moved(database: Database, ser
 
     before = read()
     assert [len(part) for part in before] == [6, 5]  # type: ignore[arg-type]
-    Compactor(database, FakeClock()).look_at_old()
+    clock, now = FakeClock(), [0.0]
+    compactor = Compactor(database, clock, monotonic=lambda: now[0])
+    compactor.look_at_old()
+    with database.write() as tx:
+        tx.execute(update(runs).where(runs.c.id == run_id).values(ended_at=clock.now()))
+    clock.advance(20 * 86_400.0)
+    now[0] += 20 * 86_400.0
+    compactor.look_at_old()
+    with database.read() as tx:
+        # Servers of the version before, of which some may still run, find points nowhere else.
+        assert len(tx.execute(select(points.c.seq)).all()) == 10
+    clock.advance(20 * 86_400.0)
+    now[0] += 20 * 86_400.0
+    compactor.look_at_old()
     assert read() == before
     with database.read() as tx:
         assert tx.execute(select(points.c.seq)).all() == []

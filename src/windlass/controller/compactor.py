@@ -1,5 +1,5 @@
-"""Makes chunks of metric points that have arrived, thins old ones and removes older ones. A thread of its own: packing
-takes its time, and passes must not wait for it.
+"""Makes chunks of metric points that have arrived, thins old ones and removes older ones; takes over what servers of
+the version before still write. A thread of its own: packing takes its time, and passes must not wait for it.
 
 What is left to do is in the database alone. A compaction that another controller has done meanwhile is given up, so the
 lease is asked whether to look at all, and not before every write.
@@ -14,11 +14,16 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from sqlalchemy import Connection, exists, select
+
 from windlass.core.clock import Clock
 from windlass.core.errors import Conflict, WindlassError
 from windlass.db.database import Database
+from windlass.runs.tables import runs
+from windlass.runs.tracked import catch_up
 from windlass.tracking import chunks
 from windlass.tracking.compaction import ENOUGH, MANY, decide_compaction
+from windlass.tracking.tables import points
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +32,9 @@ _REST = 3.0  # times as long as a look took: a busy server has better things to 
 _LONGEST_REST_S = 30.0
 _SETTLED_S = 600.0  # a run that logged nothing for as long gets chunks of what there is
 _OLD_EVERY_S = 600.0  # points of the version before, and those whose time is up
+# Servers of the version before see no others, and an upgrade may take its time, and be taken back.
+_OLD_POINTS_STAY_S = 30 * 86_400.0  # after the end of their run
+_CATCH_UP_EVERY_S = 60.0
 _STOP_WITHIN_S = 5.0
 
 
@@ -61,6 +69,7 @@ class Compactor:
         # What was there when, and how far the old have been looked through. Losing that costs waiting or looking again.
         self._newest: deque[tuple[float, int]] = deque()
         self._next_old = 0.0
+        self._next_catching_up = 0.0
 
     def start(self) -> None:
         self._thread = threading.Thread(target=self._run, name="compactor", daemon=True)
@@ -77,6 +86,7 @@ class Compactor:
         while not self._stopping.wait(pause_s):
             began = self._monotonic()
             try:
+                self.catch_up()
                 if self._is_ours():
                     self.sweep()
                     self.look_at_old()
@@ -87,6 +97,14 @@ class Compactor:
                 log.exception("metrics cannot be packed now; trying again")
             took_s = self._monotonic() - began
             pause_s = min(max(_LOOK_EVERY_S, _REST * took_s), _LONGEST_REST_S)
+
+    def catch_up(self) -> None:
+        """Runs that servers of the version before have submitted or moved on get their other face. Whoever has the
+        lease: that may be one of those."""
+        now = self._monotonic()
+        if now >= self._next_catching_up:
+            catch_up(self._db)
+            self._next_catching_up = now + _CATCH_UP_EVERY_S
 
     def sweep(self) -> int:
         """Do all there is to do with what has arrived. How many compactions there were."""
@@ -111,13 +129,16 @@ class Compactor:
         return True
 
     def look_at_old(self) -> None:
-        """Points of the version before become chunks; what is older than is to be kept goes."""
+        """Points of the version before become chunks, if no server of that version can still want them; what is older
+        than is to be kept goes."""
         now = self._monotonic()
         if now < self._next_old:
             return
-        place: tuple[str, str] | None = ("", "")
-        while place is not None and not self._stopping.is_set():
-            place = chunks.move_old_points(self._db, place)
+        with self._db.read() as tx:
+            ended = _load_ended_with_points(tx, before=self._clock.now() - _OLD_POINTS_STAY_S)
+        for run_id in ended:
+            while not self._stopping.is_set() and chunks.move_old_points(self._db, run_id):
+                pass
         self._let_go(self._keeping.points_s, chunks.thin_chunks)
         self._let_go(self._keeping.rollups_s, chunks.delete_chunks)
         self._next_old = now + _OLD_EVERY_S
@@ -149,3 +170,9 @@ class Compactor:
         if settled:
             self._newest.appendleft((now - self._settled_s, settled))
         return settled
+
+
+def _load_ended_with_points(tx: Connection, *, before: float) -> list[str]:
+    """Runs that ended by then and have points where the version before keeps them."""
+    query = select(runs.c.id).where(runs.c.ended_at < before, exists().where(points.c.run_id == runs.c.id))
+    return list(tx.execute(query.order_by(runs.c.id)).scalars())

@@ -4,11 +4,12 @@ step with its state. What is logged there comes back as the run's tags.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, case, or_, select, update
 
+from windlass.db.database import Database
 from windlass.experiments import runstore
 from windlass.experiments.catalogue import experiment_of_project
 from windlass.experiments.locations import own_location, run_location
@@ -29,24 +30,64 @@ _STATUS = {
     RunState.CANCELLED: RunStatus.KILLED,
 }
 _MLFLOWS = "mlflow."  # tags that its clients keep for themselves
+_AT_ONCE = 200  # runs in one write: nobody is to wait for long
+_BY_STATE = {state.value: status.value for state, status in _STATUS.items()}
+_BEHIND = (
+    select(runs.c.id)
+    .outerjoin(tracked_runs, tracked_runs.c.id == runs.c.id)
+    .where(or_(tracked_runs.c.id.is_(None), tracked_runs.c.status != case(_BY_STATE, value=runs.c.state)))
+    .order_by(runs.c.id)
+)
 
 
 def insert_tracked(tx: Connection, row: Mapping[str, Any]) -> None:
     """`row`: of a new run."""
-    submitted_ms = int(row["submitted_at"] * 1000)
-    number = experiment_of_project(tx, row["project"], now_ms=submitted_ms)
-    info = RunInfo(
+    runstore.insert_run(tx, _info(tx, row), list(flat_params(row["spec"].get("params") or {})), _tags(row))
+
+
+def catch_up(db: Database) -> int:
+    """Runs that a server of the version before has submitted or moved on get here what they lack, as long as there may
+    be such servers. How many there were. Safe to do in several servers at once, and again."""
+    with db.read() as tx:
+        ids = list(tx.execute(_BEHIND).scalars())
+    for start in range(0, len(ids), _AT_ONCE):
+        with db.write() as tx:
+            _catch_up(tx, ids[start : start + _AT_ONCE])
+    return len(ids)
+
+
+def _catch_up(tx: Connection, ids: Sequence[str]) -> None:
+    # Locked, and so as they are now: who moves a run on writes its row first, and this one after it.
+    query = select(runs).where(runs.c.id.in_(ids)).order_by(runs.c.id).with_for_update()
+    rows = [row._asdict() for row in tx.execute(query)]
+    there = set(tx.execute(select(tracked_runs.c.id).where(tracked_runs.c.id.in_(ids))).scalars())
+    for row in rows:
+        if row["id"] not in there:
+            insert_tracked(tx, row)
+    update_each(tx, tracked_runs, [({"id": row["id"]}, _moment(row)) for row in rows if row["id"] in there])
+
+
+def _moment(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What changes of a run by itself."""
+    began_at, ended_at = row.get("started_at") or row["submitted_at"], row.get("ended_at")
+    return {
+        "status": _STATUS[row["state"]],
+        "start_ms": int(began_at * 1000),
+        "end_ms": None if ended_at is None else int(ended_at * 1000),
+    }
+
+
+def _info(tx: Connection, row: Mapping[str, Any]) -> RunInfo:
+    number = experiment_of_project(tx, row["project"], now_ms=int(row["submitted_at"] * 1000))
+    return RunInfo(
         id=row["id"],
         experiment_id=number,
         name=row["name"],
         user=row["user"] or "",
-        status=_STATUS[row["state"]],
-        start_ms=submitted_ms,
-        end_ms=None,
+        **_moment(row),
         stage=Stage.ACTIVE,
         artifact_uri=run_location(own_location(number), row["id"]),
     )
-    runstore.insert_run(tx, info, list(flat_params(row["spec"]["params"])), _tags(row))
 
 
 def follow(tx: Connection, moved: Iterable[tuple[str, RunState, RunState, Mapping[str, Any]]]) -> None:

@@ -45,7 +45,7 @@ from windlass.runs.access import RunTokens, TrackingAccess
 from windlass.runs.rulebook import heed_logged
 from windlass.runs.sealing import Seal
 from windlass.runs.service import RunService
-from windlass.runs.tracked import put_own_tags
+from windlass.runs.tracked import catch_up, put_own_tags
 from windlass.server import engines as configured
 from windlass.server.homefolder import load_token, read_note
 from windlass.server.retention import Retention
@@ -77,6 +77,7 @@ def compose(settings: Settings, *, open_engines: OpenEngines | None = None, cloc
     clock = clock or SystemClock()
     db = Database(settings.database_url, pool_size=settings.database_pool, fault=CommitFault.from_environ(os.environ))
     migrate(db)
+    catch_up(db)
     blobs = open_blobs(settings.blobs, home=settings.home, environ=os.environ)
     seal = Seal(settings.secret_key_file or settings.home / "secret.key")
     run_tokens = RunTokens(db, seal, clock)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, func, insert, select, true, tuple_, update
+from sqlalchemy import Connection, bindparam, delete, func, insert, select, true, update
 
 from windlass.core.errors import Conflict
 from windlass.db.database import Database
@@ -59,16 +59,13 @@ def compact(db: Database, run_id: str, compaction: Compaction) -> None:
             _put_chunks(tx, rows)
 
 
-def move_old_points(db: Database, after: tuple[str, str]) -> tuple[str, str] | None:
-    """Move some points that the version before has written to a tail, of the first metric after this one (run and
-    name); the last but one stays the same if there may be more of it. None: there are no more."""
-    key = tuple_(points.c.run_id, points.c.name)
+def move_old_points(db: Database, run_id: str) -> bool:
+    """Move some points of one metric that the version before has written to a tail. Whether there were any."""
     with db.write() as tx:
-        query = select(points.c.run_id, points.c.name).where(key > after).order_by(points.c.run_id, points.c.name)
-        found = tx.execute(query.limit(1)).first()
-        if found is None:
-            return None
-        run_id, name = found
+        query = select(points.c.name).where(points.c.run_id == run_id).order_by(points.c.name)
+        name = tx.execute(query.limit(1)).scalar()
+        if name is None:
+            return False
         of_metric = (points.c.run_id == run_id, points.c.name == name)
         query = select(points.c.seq, points.c.step, points.c.at, points.c.value).where(*of_metric)
         rows = list(tx.execute(query.order_by(points.c.seq).limit(_ROWS_AT_ONCE)))
@@ -81,7 +78,7 @@ def move_old_points(db: Database, after: tuple[str, str]) -> tuple[str, str] | N
         gone = tx.execute(delete(points).where(*of_metric, points.c.seq <= rows[-1].seq))
         if gone.rowcount != len(rows):
             raise Conflict(f"points of {name} in run {run_id} are being moved by another server")
-    return after if len(rows) == _ROWS_AT_ONCE else (run_id, name)
+    return True
 
 
 def thin_chunks(tx: Connection, *, after: float, before: float) -> float | None:

@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, MetaData, select
+from sqlalchemy import Connection, MetaData, select, update
 
 from windlass.db.database import Database, sqlite_url
-from windlass.db.migrate import HEAD, upgrade
+from windlass.db.migrate import HEAD, migrate, upgrade
 from windlass.experiments.catalogue import load_experiment
 from windlass.experiments.runstore import load_run
 from windlass.experiments.tables import experiments
 from windlass.experiments.types import as_map
+from windlass.runs.tables import runs
+from windlass.runs.tracked import catch_up
 from windlass.testing.postgres import PostgresServer
 
 BEFORE = "0009"
@@ -97,3 +99,27 @@ def test_an_empty_database_stays_empty(empty: Database) -> None:
     with empty.write() as tx:
         upgrade(tx, HEAD)
         assert tx.execute(select(experiments)).all() == []
+
+
+def test_what_servers_of_the_version_before_still_write_is_caught_up_with(empty: Database) -> None:
+    """That is, their rows of runs alone."""
+    migrate(empty)
+    with empty.write() as tx:
+        put_run(tx, "r-bbbbbbbbbb", project="speech", state="running", started_at=1_001.0, spec={"params": {"lr": 1}})
+        put_run(tx, "r-cccccccccc")
+    assert catch_up(empty) == 2
+    with empty.read() as tx:
+        run = load_run(tx, "r-bbbbbbbbbb")
+        assert (run.info.status, run.info.start_ms, run.info.end_ms) == ("RUNNING", 1_001_000, None)
+        assert load_experiment(tx, run.info.experiment_id).name == "speech"
+        assert as_map(run.params) == {"lr": "1"}
+        assert as_map(run.tags)["mlflow.runName"] == "r-bbbbbbbbbb"
+    with empty.write() as tx:
+        ended = {"state": "failed", "ended_at": 1_002.5}
+        tx.execute(update(runs).where(runs.c.id == "r-bbbbbbbbbb").values(ended))
+    assert catch_up(empty) == 1
+    with empty.read() as tx:
+        info = load_run(tx, "r-bbbbbbbbbb").info
+        assert (info.status, info.start_ms, info.end_ms) == ("FAILED", 1_001_000, 1_002_500)
+        assert load_run(tx, "r-cccccccccc").info.status == "SCHEDULED"
+    assert catch_up(empty) == 0

@@ -44,7 +44,7 @@ def read_json(body: bytes) -> list[Span]:
         if not resources:
             raise Malformed("no spans found")
         return [_finish(span) for resource in resources for span in _json_resource_spans(resource)]
-    except (AttributeError, KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError, OverflowError) as error:
         raise Malformed(f"not a trace: {error}") from None
     except json.JSONDecodeError as error:
         raise Malformed(str(error)) from None
@@ -56,6 +56,7 @@ def _finish(raw: Mapping[str, Any]) -> Span:
         raise Unconvertible("a span without trace_id or span_id")
     if len(trace_id) > 16 or len(span_id) > 8:
         raise Unconvertible("an id of a span is too long")
+    _check_kinds(raw)
     attributes = {key: _unwrapped(dump(_plain(value))) for key, value in raw.get("attributes", {}).items()}
     attributes[REQUEST_ID] = dump(trace_name(trace_id))
     kind = raw.get("kind", 0)
@@ -75,6 +76,15 @@ def _finish(raw: Mapping[str, Any]) -> Span:
         links=tuple(raw.get("links", ())),
         resource=raw.get("resource", {}),
     )
+
+
+def _check_kinds(raw: Mapping[str, Any]) -> None:
+    """JSON may say anything in any place, and a time of protobuf has a bit more than the database."""
+    names = (raw.get("name", ""), raw.get("message", ""), *raw.get("attributes", {}), *raw.get("resource", {}))
+    if not all(isinstance(name, str) for name in names):
+        raise Malformed("a name that is no text")
+    if not all(0 <= raw.get(name, 0) < 2**63 for name in ("start_ns", "end_ns")):
+        raise Malformed("a time that is none")
 
 
 def _unwrapped(text: str) -> str:

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from windlass.core.storable import storable_text
+
 REQUEST_ID = "mlflow.traceRequestId"
 SPAN_TYPE = "mlflow.spanType"
 INPUTS = "mlflow.spanInputs"
@@ -93,36 +95,38 @@ def load_json(text: Any) -> Any:
         return text
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 
 def render_content(span: Span) -> str:
     """What is kept of it."""
-    return dump(
-        {
-            "trace_id": _base64(span.trace_id),
-            "span_id": _base64(span.span_id),
-            "parent_span_id": _base64(span.parent_id) if span.parent_id else None,
-            "name": span.name,
-            "kind": span.kind,
-            "start_time_unix_nano": span.start_ns,
-            "end_time_unix_nano": span.end_ns,
-            "events": [
-                {"name": event.name, "time_unix_nano": event.time_ns, "attributes": dict(event.attributes)}
-                for event in span.events
-            ],
-            "status": {"code": span.status, "message": span.message},
-            "attributes": dict(span.attributes),
-            "links": [
-                {
-                    "trace_id": trace_name(link.trace_id),
-                    "span_id": link.span_id.hex(),
-                    "attributes": dict(link.attributes) or None,
-                }
-                for link in span.links
-            ],
-        }
+    return storable_text(
+        dump(
+            {
+                "trace_id": _base64(span.trace_id),
+                "span_id": _base64(span.span_id),
+                "parent_span_id": _base64(span.parent_id) if span.parent_id else None,
+                "name": span.name,
+                "kind": span.kind,
+                "start_time_unix_nano": span.start_ns,
+                "end_time_unix_nano": span.end_ns,
+                "events": [
+                    {"name": event.name, "time_unix_nano": event.time_ns, "attributes": dict(event.attributes)}
+                    for event in span.events
+                ],
+                "status": {"code": span.status, "message": span.message},
+                "attributes": dict(span.attributes),
+                "links": [
+                    {
+                        "trace_id": trace_name(link.trace_id),
+                        "span_id": link.span_id.hex(),
+                        "attributes": dict(link.attributes) or None,
+                    }
+                    for link in span.links
+                ],
+            }
+        )
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -161,7 +160,7 @@ def token_columns(metadata: Mapping[str, str]) -> dict[str, int | None]:
     """What the metadata says of tokens; nothing for what it does not speak of."""
     try:
         said = json.loads(metadata[TOKEN_USAGE])
-    except (KeyError, ValueError):
+    except (KeyError, ValueError, RecursionError):
         return {}
     if not isinstance(said, dict):
         return {}
@@ -169,7 +168,7 @@ def token_columns(metadata: Mapping[str, str]) -> dict[str, int | None]:
 
 
 def _count(value: Any) -> int | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
         return None
     return int(value) if abs(value) < 2**63 else None
 

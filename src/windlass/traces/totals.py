@@ -68,6 +68,9 @@ def _total(spans: list[Said], always: tuple[str, ...], maybe: tuple[str, ...]) -
 
 def number(value: Any) -> float:
     """Zero for what is none."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return 0
-    return value
+    try:
+        return value if math.isfinite(value) else 0
+    except OverflowError:  # a whole number beyond all others
+        return 0

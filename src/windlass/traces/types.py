@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from windlass.core.errors import InvalidInput
+from windlass.core.storable import storable_text
+
 TRACE_NAME = "mlflow.traceName"
 SPANS_LOCATION = "mlflow.trace.spansLocation"
 ARTIFACT_LOCATION = "mlflow.artifactLocation"
@@ -25,6 +28,8 @@ FINALIZED = "mlflow.trace.infoFinalized"
 LONGEST_NAME = 250
 STATES = ("STATE_UNSPECIFIED", "OK", "ERROR", "IN_PROGRESS")
 UNFINISHED = ("STATE_UNSPECIFIED", "IN_PROGRESS")
+# Of the years 1 to 9999: what lies outside cannot be shown as a date.
+FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +75,14 @@ class StoredSpan:
     content: str
 
 
+def check_time(name: str, ms: int) -> None:
+    if not FIRST_MS <= ms <= LAST_MS:
+        raise InvalidInput(f"{name} is in milliseconds since 1970, of a year from 1 to 9999, not {ms}")
+
+
 def storable(text: str | None) -> str | None:
-    """PostgreSQL has no text with a zero in it."""
-    return text.replace("\x00", "\ufffd") if text else text
+    """PostgreSQL has no text with a zero in it, and nobody has one with half a pair of surrogates."""
+    return storable_text(text) if text else text
 
 
 def weigh(value: Any) -> tuple[float | None, bool]:

@@ -163,3 +163,31 @@ def test_what_is_kept_is_shown_as_opentelemetry_writes_it() -> None:
     assert shown["status"] == {"code": "STATUS_CODE_OK"}
     assert {"key": "n", "value": {"int_value": 3}} in shown["attributes"]
     assert "parent_span_id" not in shown
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"name": {}},
+        {"attributes": [{"key": 5, "value": {"stringValue": "x"}}]},
+        {"startTimeUnixNano": 2**63},
+        {"startTimeUnixNano": -1},
+        {"endTimeUnixNano": float("inf")},
+        {"status": {"message": 5}},
+    ],
+)
+def test_what_json_says_in_the_wrong_place_is_malformed(more: dict[str, object]) -> None:
+    one = {"traceId": TRACE.hex(), "spanId": SPAN.hex(), "name": "root", **more}
+    with pytest.raises(Malformed):
+        read_json(json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [one]}]}]}).encode())
+
+
+def test_times_that_the_database_cannot_keep_are_malformed() -> None:
+    with pytest.raises(Malformed):
+        read_protobuf(request(span(fixed(8, 2**63))))
+
+
+def test_halves_of_characters_are_not_kept() -> None:
+    one = {"traceId": TRACE.hex(), "spanId": SPAN.hex(), "name": "\ud800"}
+    [found] = read_json(json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [one]}]}]}).encode())
+    render_content(found).encode()

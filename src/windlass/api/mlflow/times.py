@@ -8,12 +8,14 @@ from typing import Any
 
 from windlass.api.mlflow.fields import invalid
 from windlass.core.errors import InvalidInput
+from windlass.traces.types import FIRST_MS, LAST_MS
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_DURATION = re.compile(r"(-?)(\d+)(?:\.(\d{1,9}))?s")
+_DURATION = re.compile(r"(-?)(\d{1,15})(?:\.(\d{1,9}))?s", re.ASCII)
 
 
 def render_time(ms: int) -> str:
+    ms = min(max(ms, FIRST_MS), LAST_MS)  # calendars end somewhere
     at = _EPOCH + timedelta(milliseconds=ms)
     shown = at.strftime("%Y-%m-%dT%H:%M:%S")
     return f"{shown:0>19}.{ms % 1000:03d}Z" if ms % 1000 else f"{shown:0>19}Z"
@@ -22,9 +24,12 @@ def render_time(ms: int) -> str:
 def read_time(name: str, value: Any) -> int:
     try:
         at = datetime.fromisoformat(value)
-        return (at.replace(tzinfo=at.tzinfo or UTC) - _EPOCH) // timedelta(milliseconds=1)
+        ms = (at.replace(tzinfo=at.tzinfo or UTC) - _EPOCH) // timedelta(milliseconds=1)
     except (TypeError, ValueError, OverflowError):
         raise InvalidInput(invalid(name, value)) from None
+    if not FIRST_MS <= ms <= LAST_MS:
+        raise InvalidInput(invalid(name, value))
+    return ms
 
 
 def render_duration(ms: int) -> str:

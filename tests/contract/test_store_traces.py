@@ -6,10 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from sqlalchemy import insert
 
 from windlass.core.errors import AlreadyExists, InvalidInput, NotFound
 from windlass.db.database import Database
 from windlass.experiments.catalogue import put_default
+from windlass.experiments.tables import tracked_runs
 from windlass.testing.clock import FakeClock
 from windlass.traces.metrics import Aggregation, Question
 from windlass.traces.service import Revision, TraceService
@@ -178,14 +180,33 @@ def test_searches_are_ordered_and_come_in_pages(traces: TraceService) -> None:
     assert ([one.id for one in [*page, *rest]], end) == (["t3", "t2", "t1", "t0"], None)
 
 
-def test_traces_of_a_run_are_those_it_made_and_those_linked_to_it(traces: TraceService, database: Database) -> None:
-    from sqlalchemy import insert
+def test_times_that_cannot_be_shown_are_refused(traces: TraceService) -> None:
+    for at in (2**62, -(2**62)):
+        with pytest.raises(InvalidInput, match="year"):
+            traces.begin(experiment_id="0", request_ms=at, metadata={}, labels={})
+    begun = traces.begin(experiment_id="0", request_ms=1, metadata={}, labels={})
+    with pytest.raises(InvalidInput, match="year"):
+        traces.finish(begun.id, end_ms=2**62, state="OK", metadata={}, labels={})
 
-    from windlass.experiments.tables import tracked_runs
 
+def test_spans_of_a_run_come_with_their_links_or_not_at_all(traces: TraceService, database: Database) -> None:
+    many = [replace(span(1), trace_id=number.to_bytes(16, "big")) for number in range(1, 151)]
+    with pytest.raises(NotFound, match="Run with id=r1 not found"):
+        traces.log_spans("0", many, run_id="r1")
+    assert found(traces) == []
+    put_run(database, "r1")
+    traces.log_spans("0", many, run_id="r1")
+    assert len(found(traces, "run_id = 'r1'", limit=500)) == 150
+
+
+def put_run(database: Database, id: str) -> None:
     with database.write() as tx:
-        row = {"id": "r1", "experiment_id": 0, "name": "n", "user": "u", "status": "RUNNING", "stage": "active"}
+        row = {"id": id, "experiment_id": 0, "name": "n", "user": "u", "status": "RUNNING", "stage": "active"}
         tx.execute(insert(tracked_runs).values(**row, artifact_uri="x"))
+
+
+def test_traces_of_a_run_are_those_it_made_and_those_linked_to_it(traces: TraceService, database: Database) -> None:
+    put_run(database, "r1")
     start(traces, "a", 1, metadata={"mlflow.sourceRun": "r1"})
     start(traces, "b", 2)
     start(traces, "c", 3)

@@ -32,6 +32,7 @@ from windlass.traces.types import (
     Assessment,
     StoredSpan,
     Trace,
+    check_time,
 )
 
 _MOST_LINKS = 100
@@ -103,6 +104,7 @@ class TraceService:
         self, *, experiment_id: str, request_ms: int, metadata: Mapping[str, str], labels: Mapping[str, str]
     ) -> Trace:
         """As clients before MLflow 3 do: `finish` says the rest."""
+        check_time("timestamp_ms", request_ms)
         with self._db.write() as tx:
             location = store.load_location(tx, experiment_id, active=True)
             trace_id = uuid.uuid4().hex
@@ -121,6 +123,7 @@ class TraceService:
     def finish(
         self, trace_id: str, *, end_ms: int, state: str, metadata: Mapping[str, str], labels: Mapping[str, str]
     ) -> Trace:
+        check_time("timestamp_ms", end_ms)
         with self._db.write() as tx:
             row = store.load_row(tx, trace_id, locked=True)
             changes = {"duration_ms": end_ms - row.request_ms, "state": state, **store.token_columns(metadata)}
@@ -135,6 +138,8 @@ class TraceService:
         if not batches:
             return
         with self._db.write() as tx:
+            if run_id and any(batch.root is not None for batch in batches):
+                store.check_run(tx, run_id)
             ids = [batch.trace_id for batch in batches]
             known = store.lock_traces(tx, ids)
             if len(known) < len(batches):
@@ -159,8 +164,8 @@ class TraceService:
                 store.change_trace(tx, trace_id, {**change.columns, **store.token_columns(change.metadata)})
             store.put_pairs(tx, notes, {trace_id: change.metadata for trace_id, change in changes.items()})
             store.put_pairs(tx, tags, {trace_id: change.tags for trace_id, change in changes.items()})
-        if run_id and (rooted := [batch.trace_id for batch in batches if batch.root is not None]):
-            self.link_to_run(rooted, run_id)
+            if run_id:
+                store.put_links(tx, [(batch.trace_id, "run", run_id) for batch in batches if batch.root is not None])
 
     def _add_traces(self, tx: Connection, experiment_id: str, batches: Sequence[Batch]) -> None:
         location = store.load_location(tx, experiment_id)

@@ -44,7 +44,7 @@ def put_experiment(tx: Connection, name: str, location: str | None, tags: Sequen
 
 def experiment_of_project(tx: Connection, project: str, *, now_ms: int) -> int:
     """Made when it is first needed."""
-    if project == DEFAULT_PROJECT:
+    if project in (DEFAULT_PROJECT, DEFAULT_NAME):
         return DEFAULT_ID
     number = _number_of(tx, project)
     if number is None:

@@ -7,17 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, MetaData, select, update
+from sqlalchemy import Connection, MetaData, insert, inspect, select, update
 
 from windlass.db.database import Database, sqlite_url
 from windlass.db.migrate import HEAD, migrate, upgrade
-from windlass.experiments.catalogue import load_experiment
+from windlass.experiments.catalogue import experiment_of_project, load_experiment
 from windlass.experiments.runstore import load_run
 from windlass.experiments.tables import experiments
 from windlass.experiments.types import as_map
 from windlass.runs.tables import runs
 from windlass.runs.tracked import catch_up
 from windlass.testing.postgres import PostgresServer
+from windlass.tracking.store import load_summaries
+from windlass.tracking.tables import points
 
 BEFORE = "0009"
 
@@ -92,6 +94,34 @@ def test_runs_that_exist_are_taken_over(empty: Database) -> None:
     assert ended.info.artifact_uri == f"mlflow-artifacts:/{ended.info.experiment_id}/r-cccccccccc/artifacts"
     assert as_map(ended.params) == {"lr": "0.5", "net.depth": "2"}
     assert as_map(ended.tags).items() >= {"team": "x", "mlflow.runName": "r-cccccccccc", "mlflow.user": "ada"}.items()
+
+
+def test_projects_of_two_spellings_share_the_first_experiment(empty: Database) -> None:
+    with empty.write() as tx:
+        upgrade(tx, BEFORE)
+        put_run(tx, "r-bbbbbbbbbb", project="Default")
+        put_run(tx, "r-cccccccccc", project="default")
+        upgrade(tx, HEAD)
+        assert [(one.id, one.name) for one in tx.execute(select(experiments))] == [(0, "Default")]
+        assert {load_run(tx, one).info.experiment_id for one in ("r-bbbbbbbbbb", "r-cccccccccc")} == {0}
+        assert experiment_of_project(tx, "Default", now_ms=0) == 0
+
+
+def test_summaries_get_the_time_of_the_point_that_came_last(empty: Database) -> None:
+    run_id = "r-bbbbbbbbbb"
+    with empty.write() as tx:
+        upgrade(tx, BEFORE)
+        put_run(tx, run_id)
+        rows = [{"run_id": run_id, "name": "loss", "seq": seq, "at": 10.0 * seq} for seq in range(3)]
+        tx.execute(insert(points), rows)
+        before = MetaData()
+        before.reflect(tx, only=["metric_summaries"])
+        held = before.tables["metric_summaries"]
+        tx.execute(insert(held), [{"run_id": run_id, "name": name, "points": 3} for name in ("loss", "other")])
+        upgrade(tx, HEAD)
+        assert inspect(tx).get_foreign_keys("metric_summaries") == []
+        found = load_summaries(tx, [run_id])[run_id]
+    assert {name: (one.last_at, one.count) for name, one in found.items()} == {"loss": (20.0, 3), "other": (None, 3)}
 
 
 def test_an_empty_database_stays_empty(empty: Database) -> None:

@@ -1,4 +1,6 @@
-"""Experiments, the runs in them, params, tags, inputs, logged models. Runs that exist get their rows here."""
+"""Experiments, the runs in them, params, tags, inputs, logged models. Runs that exist get their rows here, and metrics
+have summaries also of runs whose rows are elsewhere, with the time of the latest point.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -13,6 +15,7 @@ down_revision = "0009"
 _Json = sa.JSON(none_as_null=True).with_variant(postgresql.JSONB(none_as_null=True), "postgresql")
 _Words = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 _Seq = sa.BigInteger().with_variant(sa.Integer, "sqlite")
+_Number = sa.Float(53)
 _AT_ONCE = 1_000
 
 
@@ -28,6 +31,7 @@ def upgrade() -> None:
     _create_inputs()
     _create_models()
     _take_over_runs(op.get_bind())
+    _free_summaries()
 
 
 def _pairs(name: str, owner: sa.Column[Any], **options: Any) -> sa.Table:
@@ -135,7 +139,7 @@ def _create_models() -> None:
         sa.Column("at_ms", sa.BigInteger, primary_key=True, autoincrement=False),
         sa.Column("step", sa.BigInteger, primary_key=True, autoincrement=False),
         sa.Column("run_id", _RunId, primary_key=True),
-        sa.Column("value", sa.Float(53)),
+        sa.Column("value", _Number),
         sa.Column("dataset_name", _key(500)),
         sa.Column("dataset_digest", _key(36)),
     )
@@ -156,9 +160,9 @@ def _take_over_runs(tx: sa.Connection) -> None:
     ids: dict[str, int] = {}
     for found in _in_parts(tx, runs):
         for row in found:
-            if row.project not in ids:
-                ids[row.project] = _put_experiment(tx, experiments, row.project, _ms(row.submitted_at) or 0)
-        tx.execute(known.tables["tracked_runs"].insert(), [_tracked(row, ids[row.project]) for row in found])
+            if (name := _experiment(row)) not in ids:
+                ids[name] = _put_experiment(tx, experiments, name, _ms(row.submitted_at) or 0)
+        tx.execute(known.tables["tracked_runs"].insert(), [_tracked(row, ids[_experiment(row)]) for row in found])
         for name, pairs in (("run_params", _params), ("run_tags", _tags)):
             new = [{"run_id": row.id, "key": key, "value": value} for row in found for key, value in pairs(row).items()]
             if new:
@@ -172,12 +176,16 @@ def _in_parts(tx: sa.Connection, runs: sa.TableClause) -> Iterator[Sequence[sa.R
         last = found[-1].id
 
 
-def _put_experiment(tx: sa.Connection, experiments: sa.Table, project: str, at_ms: int) -> int:
+def _experiment(row: sa.Row[Any]) -> str:
+    """That of its project: a project may be called as the first one of MLflow is, and then shares it."""
+    return "Default" if row.project == "default" else str(row.project)
+
+
+def _put_experiment(tx: sa.Connection, experiments: sa.Table, name: str, at_ms: int) -> int:
     values: dict[str, Any] = {"stage": "active", "created_ms": at_ms, "updated_ms": at_ms, "artifact_location": ""}
-    if project == "default":
-        values |= {"id": 0, "name": "Default"}
-    else:
-        values["name"] = project
+    values["name"] = name
+    if name == "Default":
+        values["id"] = 0
     made = tx.execute(experiments.insert().values(**values)).inserted_primary_key
     number = int(made[0]) if made else 0
     location = {"artifact_location": f"mlflow-artifacts:/{number}"}
@@ -219,3 +227,41 @@ def _tags(row: sa.Row[Any]) -> dict[str, str]:
 
 def _ms(seconds: float | None) -> int | None:
     return None if seconds is None else int(seconds * 1000)
+
+
+# ---- summaries of metrics --------------------------------------------------------------------------------------------
+
+_COPIED = "run_id, name, last, last_step, min, max, points"
+
+
+def _free_summaries() -> None:
+    """Take the reference to `runs` away. Servers of the version before read and write them as they did, but on
+    PostgreSQL they wait from here until the migration is through, so this comes last, is short, and touches `runs` at
+    its end."""
+    is_postgres = op.get_bind().dialect.name == "postgresql"
+    if is_postgres:
+        op.add_column("metric_summaries", sa.Column("last_at", _Number))
+    else:
+        op.rename_table("metric_summaries", "metric_summaries_before")
+        op.create_table(
+            "metric_summaries",
+            sa.Column("run_id", sa.String(32), primary_key=True),
+            sa.Column("name", sa.String(250), primary_key=True),
+            sa.Column("last", _Number),
+            sa.Column("last_step", sa.BigInteger),
+            sa.Column("min", _Number),
+            sa.Column("max", _Number),
+            sa.Column("points", sa.BigInteger, nullable=False),
+            sa.Column("last_at", _Number),
+        )
+        op.execute(f"INSERT INTO metric_summaries ({_COPIED}) SELECT {_COPIED} FROM metric_summaries_before")
+        op.drop_table("metric_summaries_before")
+    # The one that came last, not the latest of all: the key finds it without reading the others.
+    op.execute(
+        "UPDATE metric_summaries SET last_at = (SELECT p.at FROM metric_points p WHERE p.run_id ="
+        " metric_summaries.run_id AND p.name = metric_summaries.name ORDER BY p.seq DESC LIMIT 1)"
+    )
+    op.create_index("ix_metric_summaries_last", "metric_summaries", ["name", "last"])
+    if is_postgres:
+        for known in sa.inspect(op.get_bind()).get_foreign_keys("metric_summaries"):
+            op.drop_constraint(str(known["name"]), "metric_summaries", type_="foreignkey")

@@ -118,6 +118,7 @@ run_models = Table(
     Column("model_id", String(36), nullable=False),
     Column("step", BigInteger, nullable=False),
     Index("ix_run_models_run", "run_id", "direction", "model_id", unique=True),
+    Index("ix_run_models_model", "model_id"),
 )
 
 logged_models = Table(
@@ -135,6 +136,7 @@ logged_models = Table(
     Column("source_run_id", Words),
     Column("status_message", Text),
     Index("ix_logged_models_experiment", "experiment_id", "created_ms"),
+    Index("ix_logged_models_source_run", "source_run_id"),
 )
 
 logged_model_params = Table(

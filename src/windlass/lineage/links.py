@@ -16,6 +16,7 @@ from windlass.registry.tables import model_versions, registered_model_aliases
 from windlass.runs.tables import runs
 from windlass.wire.lineage import Thing, ThingKind
 
+MOST_LINKS = 2_000  # of one kind at once: more than is ever shown
 MOST_CHECKPOINTS = 3  # of a run: the newest; the catalogue has all
 _VERSION = re.compile(r"^(?:models:/|version:)(?P<name>[^@]+?)(?:/(?P<version>\d+)|@(?P<alias>[^/@]+))$")
 _DATASET = re.compile(r"^dataset:(?P<name>.+?)(?:@(?P<digest>[^@]+))?$")
@@ -110,8 +111,8 @@ class DatabaseLinks:
     def _saved(self, mine: ColumnElement[bool], most: int | None = None) -> Iterator[Edge]:
         query = select(checkpoints.c.run_id, checkpoints.c.id).where(mine).order_by(checkpoints.c.step.desc())
         if most is not None:
-            query = query.where(checkpoints.c.state == "available").limit(most)
-        for row in self._rows(query):
+            query = query.where(checkpoints.c.state == "available")
+        for row in self._rows(query, most or MOST_LINKS):
             yield Edge(Key(ThingKind.RUN, row[0]), Key(ThingKind.CHECKPOINT, row[1]), "saved")
 
     def _versions(self, mine: ColumnElement[bool]) -> Iterator[Edge]:
@@ -122,8 +123,8 @@ class DatabaseLinks:
             if source is not None:
                 yield Edge(source, Key(ThingKind.VERSION, f"{name}/{version}"), "registered as")
 
-    def _rows(self, query: Select[Any]) -> Iterable[Any]:
-        return self._tx.execute(query).all()
+    def _rows(self, query: Select[Any], most: int = MOST_LINKS) -> Iterable[Any]:
+        return self._tx.execute(query.limit(most)).all()
 
 
 def load_things(tx: Connection, keys: Sequence[Key]) -> list[Thing]:

@@ -55,6 +55,7 @@ model_versions = Table(
     Column("created_at", Seconds, nullable=False),
     Column("updated_at", Seconds, nullable=False),
     Index("ix_model_versions_run", "run_id"),
+    Index("ix_model_versions_model", "model_id"),
     Index("ix_model_versions_updated", "updated_at", "name", "version"),
 )
 

@@ -70,6 +70,7 @@ runs = Table(
     Index("ix_runs_project_submitted", "project", "submitted_at", "id"),
     Index("ix_runs_project_state_submitted", "project", "state", "submitted_at", "id"),
     Index("ix_runs_name_submitted", "name", "submitted_at"),
+    Index("ix_runs_clone_of", "clone_of"),
 )
 
 attempts = Table(

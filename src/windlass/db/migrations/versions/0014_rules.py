@@ -1,4 +1,4 @@
-"""Rules over the metrics of runs, and what they have seen."""
+"""Rules over the metrics of runs, and what they have seen; and what lineage looks things up by."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -20,3 +20,7 @@ def upgrade() -> None:
         sa.Column("silent", sa.Boolean, nullable=False),
     )
     op.create_index("ix_run_rules_silent", "run_rules", ["silent", "run_id"])
+    op.create_index("ix_runs_clone_of", "runs", ["clone_of"])
+    op.create_index("ix_logged_models_source_run", "logged_models", ["source_run_id"])
+    op.create_index("ix_run_models_model", "run_models", ["model_id"])
+    op.create_index("ix_model_versions_model", "model_versions", ["model_id"])

@@ -116,6 +116,18 @@ def test_what_was_begun_of_another_version_is_not_made_use_of(artifacts: Artifac
     assert artifacts.get("x", tmp_path / "got").read_bytes() == b"new content"
 
 
+@pytest.mark.parametrize("begun", [b"all of it", b"all of it and more", b"something"])
+def test_what_was_fetched_to_its_end_and_not_put_in_place(artifacts: Artifacts, tmp_path: Path, begun: bytes) -> None:
+    (tmp_path / "x").write_bytes(b"all of it")
+    artifacts.put(tmp_path / "x")
+    (tmp_path / "got.part").write_bytes(begun)
+    (tmp_path / "got.part.tag").write_text(f'"{sha(b"all of it")}"')
+    counted: list[int] = []
+    assert artifacts.get("x", tmp_path / "got", progress=counted.append).read_bytes() == b"all of it"
+    assert sum(counted) == len(b"all of it")
+    assert not list(tmp_path.glob("got.part*"))
+
+
 def test_the_commands(server: servers.ServerProcess, tmp_path: Path) -> None:
     run = new_run(server)
     environ = {**os.environ, "WINDLASS_URL": server.url, "WINDLASS_TOKEN": server.token, "WINDLASS_HOME": str(tmp_path)}

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 PART_BYTES = 32 << 20
 _WHOLE_BYTES = 2 * PART_BYTES  # what is not larger goes at once
 _PIECE_BYTES = 1 << 20
+_MOST_PARTS = 10_000
+_NOTHING_THERE = "the server answered 416"  # to who asks for what lies behind the end of a file
 _TRIES_S = (0.2, 0.5, 1.0, 2.0, 4.0)
 _COMPLETING_S = 3_600.0  # the server puts the parts together
 
@@ -114,25 +116,33 @@ class Artifacts:
         tag = note.read_text() if note.exists() and partial_file.exists() else ""
         start = partial_file.stat().st_size if tag else 0
         headers = {"Range": f"bytes={start}-", "If-Range": tag} if start else {}
-        with self._transport.reading(self._place(path), headers) as answer:
-            is_rest = answer.status_code == 206
-            note.write_text(answer.headers.get("ETag", ""))
-            progress(start if is_rest else 0)
-            with partial_file.open("ab" if is_rest else "wb") as file:
-                for piece in answer.iter_bytes(_PIECE_BYTES):
-                    file.write(piece)
-                    progress(len(piece))
+        try:
+            with self._transport.reading(self._place(path), headers) as answer:
+                is_rest = answer.status_code == 206
+                note.write_text(answer.headers.get("ETag", ""))
+                progress(start if is_rest else 0)
+                with partial_file.open("ab" if is_rest else "wb") as file:
+                    for piece in answer.iter_bytes(_PIECE_BYTES):
+                        file.write(piece)
+                        progress(len(piece))
+        except WindlassError as error:
+            if not start or not error.message.startswith(_NOTHING_THERE):
+                raise
+            if _hash(partial_file) != tag.strip('"'):
+                partial_file.unlink()  # there is more of it than of the file
+                note.unlink()
+                return self._fetch(path, target, progress)
+            progress(start)  # all of it was here already
         self._check(path, partial_file, note)
         os.replace(partial_file, target)
         note.unlink()
+        return None
 
     def _check(self, path: str, file: Path, note: Path) -> None:
         wanted = note.read_text().strip('"')
         if len(wanted) != 64:  # files that the server reads from a folder have no hash
             return
-        with file.open("rb") as content:
-            found = hashlib.file_digest(content, "sha256").hexdigest()
-        if found != wanted:
+        if (found := _hash(file)) != wanted:
             file.unlink()
             note.unlink()
             raise WindlassError(f"'{path}' arrived as {found}, not as {wanted}", hint="fetch it again")
@@ -146,15 +156,17 @@ class Artifacts:
         upload = self._resumed(note) or self._begun(note, path)
         there = {part["number"]: part["digest"] for part in upload["parts"]}
         base, whole = f"/api/artifact-uploads/{upload['id']}", hashlib.sha256()
-        for number, start in enumerate(range(0, source.stat().st_size, PART_BYTES), 1):
+        size = source.stat().st_size
+        part_size = part_bytes(size)
+        for number, start in enumerate(range(0, size, part_size), 1):
             digest = hashlib.sha256()
-            for piece in _pieces(source, start, PART_BYTES):
+            for piece in _pieces(source, start, part_size):
                 digest.update(piece)
                 whole.update(piece)
             if there.get(number) == digest.hexdigest():
-                progress(min(PART_BYTES, source.stat().st_size - start))
+                progress(min(part_size, size - start))
                 continue
-            chunks = partial(_pieces, source, start, PART_BYTES)
+            chunks = partial(_pieces, source, start, part_size)
             self._transport.put(f"{base}/parts/{number}", partial(_made, chunks, progress))
         made = self._transport.post(f"{base}/complete", {"digest": whole.hexdigest()}, patience_s=_COMPLETING_S)
         note.unlink(missing_ok=True)
@@ -181,6 +193,17 @@ class Artifacts:
         note.parent.mkdir(parents=True, exist_ok=True)
         note.write_text(made["id"])
         return made
+
+
+def part_bytes(size: int) -> int:
+    """In parts of which a file is sent: larger ones when it would have more than the server takes. Pure."""
+    least = -(-size // _MOST_PARTS)
+    return max(PART_BYTES, -(-least // _PIECE_BYTES) * _PIECE_BYTES)
+
+
+def _hash(file: Path) -> str:
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def _within(folder: Path, path: str) -> Path:

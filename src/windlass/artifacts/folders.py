@@ -7,6 +7,7 @@ have written there.
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 import zlib
 from collections.abc import Iterator
@@ -50,6 +51,8 @@ class ArtifactFolder:
             found = file.stat()
         except OSError as error:
             raise NotFound(f"there is no artifact '{path}'") from error
+        if not stat.S_ISREG(found.st_mode):  # who opened a pipe would wait for ever
+            raise NotFound(f"there is no artifact '{path}': what has that name is no file")
         tag = f"{found.st_mtime_ns:x}-{found.st_size:x}-{zlib.crc32(str(file).encode()):x}"
 
         def read(start: int, end: int) -> Iterator[bytes]:
@@ -97,7 +100,8 @@ def _entry(item: os.DirEntry[str], path: str) -> Entry:
 
 
 def _pieces(path: Path, start: int, end: int) -> Iterator[bytes]:
-    with path.open("rb") as file:
+    # Not to wait: since it was looked at, a pipe may have taken its place.
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         file.seek(start)
         while start < end and (piece := file.read(min(_PIECE_BYTES, end - start))):
             start += len(piece)

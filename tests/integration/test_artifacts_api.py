@@ -71,6 +71,8 @@ def test_a_body_of_unknown_length(api: Client) -> None:
         ("bytes=5000000-99999999", 206, 5_000_000, len(BIG)),
         ("bytes=0-", 200, 0, len(BIG)),
         ("bytes=9-3", 200, 0, len(BIG)),
+        (f"bytes=0-{'9' * 5000}", 200, 0, len(BIG)),
+        (f"bytes=-{'9' * 5000}", 200, 0, len(BIG)),
         ("bytes=0-1,5-6", 200, 0, len(BIG)),
         ("lines=1-2", 200, 0, len(BIG)),
     ],
@@ -193,6 +195,17 @@ def test_a_part_that_nobody_waits_for_is_refused_before_it_is_sent(api: Client, 
         line.sendall(f"{head}\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n".encode())
         status = line.recv(1024).split(b" ")[1]
     assert status == (b"404" if part.endswith("/1") else b"400")
+
+
+@pytest.mark.parametrize("version", ["9" * 5000, "9" * 15, "0", "-1", "x", "\u00b2"])
+def test_a_version_that_no_model_has(api: Client, version: str) -> None:
+    answer = api.get("/model-versions/get-artifact", params={"name": "m\x00", "version": version, "path": "p"})
+    assert said(answer)[:2] == (404, "RESOURCE_DOES_NOT_EXIST")
+
+
+def test_a_run_that_has_a_nul_in_its_name(api: Client) -> None:
+    answer = api.get("/get-artifact", params={"run_id": "a\x00b", "path": "p"})
+    assert said(answer)[:2] == (404, "RESOURCE_DOES_NOT_EXIST")
 
 
 def test_json_that_is_too_deep_is_no_json(api: Client) -> None:

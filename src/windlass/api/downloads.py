@@ -13,7 +13,8 @@ from starlette.responses import StreamingResponse
 
 from windlass.artifacts.types import Content
 
-_RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+# Python reads no number of some thousand digits, and no file ends behind these.
+_RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 _SMALL_BYTES = 1 << 20
 
 

@@ -83,6 +83,11 @@ def read_version(text: str) -> int:
         raise InvalidInput(f"Parameter 'version' must be an integer, got '{text}'.") from None
 
 
+def version_of(digits: str) -> int:
+    """Of however many digits: Python reads no number of some thousand, and no version has one of more than these."""
+    return int(digits) if len(digits) <= len(str(LARGEST_VERSION)) else LARGEST_VERSION + 1
+
+
 def check_storable(parameter: str, text: str) -> None:
     """PostgreSQL keeps no NUL in text; nor does either database keep halves of characters."""
     if storable_text(text) != text:

@@ -12,6 +12,7 @@ import urllib.request
 from dataclasses import dataclass
 
 from windlass.core.errors import InvalidInput, WindlassError
+from windlass.registry.naming import version_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +72,10 @@ def check_local(source: str, root: str | None, given: str) -> None:
 
 def local_path(uri: str) -> str:
     path = _parsed(uri).path if uri.startswith("file:") else uri
-    return os.path.realpath(urllib.request.url2pathname(path))
+    plain = urllib.request.url2pathname(path)
+    if "\x00" in plain:  # which no file can have in its name
+        raise InvalidInput(f"Invalid model version source: '{uri}': a path has no NUL.")
+    return os.path.realpath(plain)
 
 
 def check_remote(source: str) -> None:
@@ -104,7 +108,7 @@ def read_model_uri(uri: str) -> ModelUri | None:
     if len(parts) == 2:
         name, suffix = parts
         if suffix.isdecimal():
-            return ModelUri(name=name, version=int(suffix))
+            return ModelUri(name=name, version=version_of(suffix))
         return ModelUri(name=name, stage=None if suffix.lower() == "latest" else suffix)
     name, at, alias = parts[0].rpartition("@")
     return ModelUri(name=name, alias=alias) if at and alias.strip() else ModelUri(model_id=parts[0])

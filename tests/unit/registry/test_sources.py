@@ -8,6 +8,7 @@ import pytest
 
 from windlass.core.errors import InvalidInput, WindlassError
 from windlass.registry import sources
+from windlass.registry.naming import LARGEST_VERSION
 from windlass.registry.sources import ModelUri
 
 
@@ -26,6 +27,17 @@ def test_a_path_elsewhere_will_not(tmp_path: Path) -> None:
         sources.check_local(str(root), "mlflow-artifacts:/1/run/artifacts", "run_id")
     with pytest.raises(InvalidInput, match="the model_id request parameter"):
         sources.check_local(str(root), None, "model_id")
+
+
+@pytest.mark.parametrize("source", ["/a%00b", "file:///a%00b"])
+def test_a_path_with_a_nul_is_none(source: str) -> None:
+    with pytest.raises(InvalidInput, match="a path has no NUL"):
+        sources.check_local(source, "/a", "run_id")
+
+
+def test_a_version_of_any_number_of_digits() -> None:
+    found = sources.read_model_uri(f"models:/m/{'9' * 5000}")
+    assert found == ModelUri(name="m", version=LARGEST_VERSION + 1)
 
 
 def test_a_link_leads_to_where_it_leads(tmp_path: Path) -> None:

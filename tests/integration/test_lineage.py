@@ -51,5 +51,13 @@ def test_data_run_model_and_version_are_linked(api: Client) -> None:
 
 
 def test_what_is_not_there_is_said(api: Client) -> None:
-    for of in ("models:/none/1", "models:/none@x", "dataset:none", "checkpoint:none", "m-none", "nosuchrun"):
+    for of in (
+        "models:/none/1",
+        f"models:/none/{10**25}",
+        "models:/none@x",
+        "dataset:none",
+        "checkpoint:none",
+        "m-none",
+        "nosuchrun",
+    ):
         error_of(api.get("/api/lineage", params={"of": of}), 404, "not_found")

@@ -59,6 +59,11 @@ def three(api: Client) -> dict[str, str]:
         ("submitted < '1971-01-01'", {"theirs"}),
         ("cost = 0 and attempts = 0", {"good", "bad"}),
         ("params.lr is null", {"theirs"}),
+        ("cost < 99999999999999999999 and attempts < 99999999999999999999", {"good", "bad"}),
+        ("attempts < 9999999999 and attempts < 0.5 and attempts > -1e999", {"good", "bad"}),
+        ("submitted > 99999999999999999999", set()),
+        ("metrics.loss < 99999999999999999999", {"good", "bad"}),
+        (" and ".join(["metrics.loss < 1"] * 200), {"good", "bad"}),
     ],
 )
 def test_what_a_search_finds(api: Client, three: dict[str, str], where: str | None, expected: set[str]) -> None:
@@ -87,6 +92,7 @@ def test_pages_follow_each_other(api: Client, three: dict[str, str]) -> None:
         ({"where": "flavours.x = 'y'"}, "flavours"),
         ({"order": "colour"}, "colour"),
         ({"cursor": "x"}, "token"),
+        ({"where": " and ".join(["cost = 0"] * 201)}, "201 comparisons; it may have 200"),
     ],
 )
 def test_what_cannot_be_read_is_refused_with_what_can(api: Client, query: dict[str, str], told: str) -> None:

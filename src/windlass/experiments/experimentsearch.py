@@ -16,6 +16,7 @@ from windlass.experiments.language import (
     Clause,
     Name,
     check_op,
+    check_orders,
     parse_filter,
     parse_order,
 )
@@ -94,6 +95,7 @@ def _tag(clause: Clause, key: str, dialect: Dialect) -> ColumnElement[bool]:
 
 
 def _order_of(order: Sequence[str]) -> list[ColumnElement[Any]]:
+    check_orders(order)
     by: list[ColumnElement[Any]] = []
     has_id = False
     for text in order or _USUAL_ORDER:

@@ -19,6 +19,9 @@ MEMBERSHIP = ("IN", "NOT IN")
 
 LONGEST_FILTER = 100_000  # characters: some thousands of ids in a list
 LONGEST_ORDER = 1_000
+# SQLite allows some 1,000 conditions in a query, and 64 tables: each order by a metric, a param or a tag needs one.
+MOST_CLAUSES = 200
+MOST_ORDERS = 20
 
 # What follows is read while nothing else runs, so each pattern has one way only to match a text: parts hold no dots,
 # and what is quoted is never looked through again.
@@ -66,9 +69,10 @@ class Clause:
         if self.value is None or self.value.kind != "number":
             raise InvalidInput(f"Expected numeric value type for {what}. Found {self._shown()}")
         try:
-            return int(self.value.text)
+            number = int(self.value.text)
         except ValueError:
             return float(self.value.text)
+        return number if -(2**63) <= number < 2**63 else float(self.value.text)  # databases know no others
 
     def words(self, what: str) -> str:
         """`what` stands in the error: `parameter (e.g. 'my-value')`."""
@@ -99,7 +103,10 @@ def parse_filter(text: str | None) -> list[Clause]:
         tokens.pop()
     if any(token.kind == "end" for token in tokens):
         raise InvalidInput(f"Search filter contained multiple expression {text!r}. Provide AND-ed expression list.")
-    return list(_clauses(tokens))
+    clauses = list(_clauses(tokens))
+    if len(clauses) > MOST_CLAUSES:
+        raise InvalidInput(f"the filter has {len(clauses):,} comparisons; it may have {MOST_CLAUSES}")
+    return clauses
 
 
 def parse_order(text: str) -> tuple[Name, bool]:
@@ -112,6 +119,12 @@ def parse_order(text: str) -> tuple[Name, bool]:
     if direction is not None and direction.lower() not in ("asc", "desc"):
         raise InvalidInput(f"Invalid ordering key in order_by clause '{text}'.")
     return _name(path), (direction or "asc").lower() == "asc"
+
+
+def check_orders(order: Sequence[object]) -> None:
+    """Of a search that needs a table for each."""
+    if len(order) > MOST_ORDERS:
+        raise InvalidInput(f"`order_by` has {len(order):,} clauses; it may have {MOST_ORDERS}")
 
 
 def check_op(clause: Clause, allowed: Sequence[str]) -> None:

@@ -6,7 +6,8 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sqlalchemy import ColumnElement, Text, type_coerce
+from sqlalchemy import BigInteger, ColumnElement, Float, Integer, Text, cast, type_coerce
+from sqlalchemy.types import TypeEngine
 
 Dialect = str  # sqlite or postgresql
 
@@ -32,8 +33,17 @@ def compare(column: ColumnElement[Any], op: str, value: Any, dialect: Dialect) -
         return column.in_(value)
     if op == "NOT IN":
         return column.not_in(value)
+    if isinstance(value, int | float) and not _fits(value, column.type):
+        column, value = cast(column, Float(53)), float(value)
     found: ColumnElement[bool] = _PLAIN[op](column, value)
     return found
+
+
+def _fits(value: float, kind: TypeEngine[Any]) -> bool:
+    """PostgreSQL makes a value what its column is before it compares them: 1.5 would be 2, and 1e20 an error."""
+    if not isinstance(kind, Integer):
+        return True
+    return isinstance(value, int) and (isinstance(kind, BigInteger) or -(2**31) <= value < 2**31)
 
 
 def glob_of(pattern: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, and_, case, exists, func, or_, select
 
 from windlass.core.errors import InvalidInput
-from windlass.experiments.language import MEMBERSHIP, NUMERIC, TEXTUAL, Clause, Name, parse_filter
+from windlass.experiments.language import MEMBERSHIP, NUMERIC, TEXTUAL, Clause, Name, check_orders, parse_filter
 from windlass.experiments.matching import Dialect, compare
 from windlass.experiments.tables import logged_model_metrics, logged_model_params, logged_model_tags, logged_models
 from windlass.experiments.types import DatasetChoice, ModelOrder, Stage
@@ -159,6 +159,7 @@ def _latest(name: str, *within: ColumnElement[bool] | None) -> Any:
 
 def _ordered(query: Select[Any], order: Sequence[ModelOrder], within: ColumnElement[bool] | None) -> Select[Any]:
     """Models without the value come last either way; among equals the newest comes first."""
+    check_orders(order)
     joined: Any = logged_models
     by: list[ColumnElement[Any]] = []
     seen: set[str] = set()

@@ -16,6 +16,7 @@ from windlass.experiments.language import (
     Clause,
     Name,
     check_op,
+    check_orders,
     parse_filter,
     parse_order,
 )
@@ -141,6 +142,7 @@ def _attribute(clause: Clause, dialect: Dialect) -> ColumnElement[bool]:
 
 def _ordered(query: Select[Any], order: Sequence[str]) -> Select[Any]:
     """Runs without the value come last either way, after those where it is NaN; among equals the newest comes first."""
+    check_orders(order)
     seen: set[tuple[str, str]] = set()
     joined: Any = tracked_runs
     by: list[ColumnElement[Any]] = []

@@ -19,6 +19,7 @@ from windlass.wire.lineage import Thing, ThingKind
 MOST_LINKS = 2_000  # of one kind at once: more than is ever shown
 MOST_CHECKPOINTS = 3  # of a run: the newest; the catalogue has all
 _VERSION = re.compile(r"^(?:models:/|version:)(?P<name>[^@]+?)(?:/(?P<version>\d+)|@(?P<alias>[^/@]+))$")
+_LONGEST_VERSION = 9  # digits: databases count no further
 _DATASET = re.compile(r"^dataset:(?P<name>.+?)(?:@(?P<digest>[^@]+))?$")
 
 
@@ -55,8 +56,10 @@ def _version_key(tx: Connection, name: str, version: str | None, alias: str | No
         version = str(tx.execute(select(registered_model_aliases.c.version).where(*mine)).scalar() or "")
     if not version:
         raise NotFound(f"there is no model version {name}@{alias}")
-    mine_too = (model_versions.c.name == name, model_versions.c.version == int(version))
-    there = tx.execute(select(model_versions.c.version).where(*mine_too)).scalar()
+    there = None
+    if len(version) <= _LONGEST_VERSION:
+        mine_too = (model_versions.c.name == name, model_versions.c.version == int(version))
+        there = tx.execute(select(model_versions.c.version).where(*mine_too)).scalar()
     return _there(ThingKind.VERSION, f"{name}/{version}" if there is not None else None, f"models:/{name}/{version}")
 
 

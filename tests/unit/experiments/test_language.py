@@ -6,6 +6,8 @@ import pytest
 
 from windlass.core.errors import InvalidInput
 from windlass.experiments.language import Name, parse_filter, parse_order
+from windlass.experiments.runsearch import search_query
+from windlass.experiments.types import View
 
 
 @pytest.mark.parametrize(
@@ -141,3 +143,19 @@ def test_texts_may_not_be_of_any_length() -> None:
         parse_filter("a = '" + "x" * 99_999 + "'")
     with pytest.raises(InvalidInput, match="order_by clause of 1,001 characters is too long"):
         parse_order("a" * 1_001)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("9223372036854775807", 2**63 - 1), ("9223372036854775808", 2.0**63), ("-1" + "0" * 400, float("-inf"))],
+)
+def test_numbers_are_such_as_databases_know(text: str, number: float) -> None:
+    [clause] = parse_filter(f"metrics.a < {text}")
+    assert (clause.number("metric"), type(clause.number("metric"))) == (number, type(number))
+
+
+def test_a_search_has_so_many_orders_at_most() -> None:
+    order = [f"metrics.a{number}" for number in range(20)]
+    search_query(experiments=[0], filter=None, order=order, view=View.ALL, dialect="sqlite")
+    with pytest.raises(InvalidInput, match="`order_by` has 21 clauses; it may have 20"):
+        search_query(experiments=[0], filter=None, order=[*order, "metrics.b"], view=View.ALL, dialect="sqlite")

@@ -7,6 +7,7 @@ import hmac
 import json
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -137,6 +138,20 @@ def test_trying_a_webhook_out(api: httpx.Client, receiver: Receiver) -> None:
     assert (result["success"], result["response_status"]) == (False, 401)
     told = receiver.await_heard(2)
     assert told[1]["data"] == {"name": "example_model", "version": "1", "key": "example_key", "value": "example_value"}
+
+
+def test_only_so_many_are_tried_out_at_once(api: httpx.Client, receiver: Receiver) -> None:
+    """Whoever waits for a receiver holds a thread: those of others must be left."""
+    webhook_id = add_hook(api, receiver)
+    receiver.statuses = [0] * 4
+    with ThreadPoolExecutor(4) as pool:
+        slow = [pool.submit(call, api, f"webhooks/{webhook_id}/test") for _ in range(4)]
+        receiver.await_heard(4)
+        answer = api.post(f"/api/2.0/mlflow/webhooks/{webhook_id}/test", json={})
+        receiver.let_go.set()
+        assert all(one.result(PATIENCE_S)["result"]["success"] for one in slow)
+    assert (answer.status_code, answer.json()["error_code"]) == (503, "TEMPORARILY_UNAVAILABLE")
+    assert call(api, f"webhooks/{webhook_id}/test")["result"]["success"]
 
 
 def test_places_inside_are_refused_unless_allowed(

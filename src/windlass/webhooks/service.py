@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from windlass.core.clock import Clock
-from windlass.core.errors import InvalidInput
+from windlass.core.errors import InvalidInput, Unavailable
 from windlass.core.paging import offset_of, page_token
 from windlass.core.storable import storable_text
 from windlass.db.database import Database
@@ -19,6 +20,7 @@ from windlass.webhooks.sending import Letter, Sender
 from windlass.webhooks.types import Reply, Webhook, WebhookStatus
 
 _MOST_AT_ONCE = 1_000
+_MOST_TRIALS = 4
 _SECRET = "secret"
 _LONGEST_TEXT = 2_000
 
@@ -48,6 +50,7 @@ class WebhookService:
         self._seal = seal
         self._sender = sender
         self._rules = rules
+        self._trials = threading.BoundedSemaphore(_MOST_TRIALS)
 
     def create(
         self,
@@ -115,7 +118,8 @@ class WebhookService:
             store.delete_webhook(tx, webhook_id)
 
     def try_out(self, webhook_id: str, event: str | None) -> Reply:
-        """Sends an example at once, a single time, and says what came of it."""
+        """Sends an example at once, a single time, and says what came of it. Raises Unavailable while as many others
+        do so as may: receivers can take long, and who waits for them holds a thread of the server."""
         webhook = self.get(webhook_id)
         now = self._clock.now()
         wanted = event or webhook.events[0]
@@ -123,7 +127,14 @@ class WebhookService:
         body = render_body(wanted, ALL_EXAMPLES[wanted], at=now)
         secret = self._seal.unwrap(webhook.secret).get(_SECRET)
         letter = Letter(url=webhook.url, delivery_id=str(uuid.uuid4()), body=body, secret=secret)
-        return self._sender.send(letter, at=now)
+        if not self._trials.acquire(blocking=False):
+            raise Unavailable(
+                f"webhooks are being tried out already, {_MOST_TRIALS} of them", hint="try again in a moment"
+            )
+        try:
+            return self._sender.send(letter, at=now)
+        finally:
+            self._trials.release()
 
     def _check(self, changes: Changes) -> None:
         if changes.name is not None:

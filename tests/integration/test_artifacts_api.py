@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import random
 import socket
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -13,6 +15,8 @@ from urllib.parse import quote
 import pytest
 from httpx import Client
 
+from windlass.artifacts.types import Artifact
+from windlass.artifacts.uploads import UploadService
 from windlass.blobs.local import LocalBlobs
 from windlass.server.compose import compose
 from windlass.server.homefolder import prepare
@@ -206,6 +210,36 @@ def test_a_version_that_no_model_has(api: Client, version: str) -> None:
 def test_a_run_that_has_a_nul_in_its_name(api: Client) -> None:
     answer = api.get("/get-artifact", params={"run_id": "a\x00b", "path": "p"})
     assert said(answer)[:2] == (404, "RESOURCE_DOES_NOT_EXIST")
+
+
+@pytest.mark.parametrize("whose", ["ours", "mlflow's"])
+def test_large_files_that_are_put_together_keep_nobody_else_waiting(
+    api: Client, run_id: str, monkeypatch: pytest.MonkeyPatch, whose: str
+) -> None:
+    begun, go_on = threading.Semaphore(0), threading.Event()
+
+    def complete(_uploads: UploadService, upload_id: str, **_named: object) -> Artifact:
+        begun.release()
+        assert go_on.wait(60)
+        return Artifact(path=upload_id, digest="0" * 64, size_bytes=0, created_at=1.0)
+
+    def ask(number: int) -> int:
+        if whose == "ours":
+            return api.post(f"/api/artifact-uploads/{number}/complete").status_code
+        asked = {"path": "x", "upload_id": str(number), "parts": [{"part_number": 1, "etag": "e"}]}
+        return api.post("/api/2.0/mlflow-artifacts/mpu/complete/0/r", json=asked).status_code
+
+    monkeypatch.setattr(UploadService, "complete", complete)
+    with ThreadPoolExecutor(8) as pool:
+        asking = [pool.submit(ask, number) for number in range(8)]
+        try:
+            for _ in range(4):
+                assert begun.acquire(timeout=30)
+            assert not begun.acquire(timeout=1.0), "a fifth one has begun"
+            assert api.get(f"/api/runs/{run_id}/artifacts").status_code == 200
+        finally:
+            go_on.set()
+        assert {one.result(60) for one in asking} == {200}
 
 
 def test_json_that_is_too_deep_is_no_json(api: Client) -> None:

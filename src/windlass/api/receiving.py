@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
+from anyio import CapacityLimiter, to_thread
 from fastapi import Request
 from fastapi.concurrency import run_in_threadpool
 
@@ -17,6 +18,7 @@ T = TypeVar("T")
 _PIECE_BYTES = 1 << 20
 # The thread and the event loop go on without each other this far: on a busy machine each hand-over takes milliseconds.
 _MOST_BEHIND_BYTES = 8 << 20
+_MOST_TOGETHER = 4
 
 
 async def receive(request: Request, begin: Callable[[], Intake], end: Callable[[Intake], T]) -> T:
@@ -48,6 +50,15 @@ async def receive(request: Request, begin: Callable[[], Intake], end: Callable[[
             writing.add_done_callback(partial(_close, intake))  # not before: a thread may be in it
         elif intake is not None:
             intake.close()
+
+
+async def put_together(request: Request, complete: Callable[[], T]) -> T:
+    """Make a file of its parts, which may take minutes. A few threads do that and no others: those of the pool are for
+    calls that are answered at once."""
+    state = request.app.state
+    if not hasattr(state, "putting_together"):
+        state.putting_together = CapacityLimiter(_MOST_TOGETHER)
+    return await to_thread.run_sync(complete, limiter=state.putting_together)
 
 
 def _close(intake: Intake | None, writing: asyncio.Future[None]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -11,12 +12,13 @@ from starlette.routing import BaseRoute, Route
 
 from windlass.api.context import Services
 from windlass.api.downloads import send
+from windlass.api.mlflow.bodies import body_of
 from windlass.api.mlflow.calls import Calls, Endpoint, guarded, render, services_of
 from windlass.api.mlflow.errors import MlflowError, answer_error
 from windlass.api.mlflow.fields import Asked, items, read_fields, text, whole, within
 from windlass.api.mlflow.filenames import download_headers, safe_name, safe_path
 from windlass.api.mlflow.owners import model_uri, run_uri, version_uri
-from windlass.api.receiving import receive
+from windlass.api.receiving import put_together, receive
 from windlass.artifacts.types import Artifact, Content, Entry
 from windlass.artifacts.uploads import MOST_PARTS
 from windlass.blobs.contract import Intake
@@ -24,6 +26,7 @@ from windlass.core.errors import Conflict, InvalidInput, NotFound
 
 calls = Calls()
 
+_MOST_JSON_BYTES = 4 << 20  # parts, as many as there may be
 _MOST_SENT_BYTES = 10 << 20  # through the call that is meant for pages
 _NO_PRESIGNING = "Multipart download is not supported for the current artifact repository"
 
@@ -113,7 +116,7 @@ async def _complete_parts(request: Request) -> Response:
     def complete() -> Artifact:
         return services.uploads.complete(asked["upload_id"], path=path, parts=parts)
 
-    await run_in_threadpool(complete)
+    await put_together(request, complete)
     return render(None)
 
 
@@ -126,8 +129,9 @@ async def _abort_parts(request: Request) -> Response:
 
 
 async def _json(request: Request) -> Mapping[str, Any]:
+    raw = await body_of(request, _MOST_JSON_BYTES)
     try:
-        found = await request.json()
+        found = json.loads(raw)
     except (ValueError, RecursionError):
         found = None
     return found if isinstance(found, dict) else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
@@ -10,7 +11,7 @@ from fastapi.concurrency import run_in_threadpool
 from windlass.api.context import Context, Services
 from windlass.api.downloads import send
 from windlass.api.mlflow.filenames import download_headers
-from windlass.api.receiving import receive
+from windlass.api.receiving import put_together, receive
 from windlass.api.routes.runs import Ref
 from windlass.artifacts.locations import Ours, locate
 from windlass.artifacts.paths import clean_path, file_path, joined
@@ -106,11 +107,12 @@ async def put_part(upload_id: UploadId, number: Number, request: Request, servic
 
 
 @router.post("/artifact-uploads/{upload_id}/complete")
-def complete_upload(
-    upload_id: UploadId, services: Context, request: wire.CompleteRequest | None = None
+async def complete_upload(
+    upload_id: UploadId, http: Request, services: Context, request: wire.CompleteRequest | None = None
 ) -> wire.ArtifactView:
     """Make the file of its parts; with `digest`, only if that is what they make."""
-    kept = services.uploads.complete(upload_id, digest=request.digest if request else None)
+    digest = request.digest if request else None
+    kept = await put_together(http, partial(services.uploads.complete, upload_id, digest=digest))
     return _kept(kept, kept.path)
 
 

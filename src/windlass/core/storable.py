@@ -13,6 +13,10 @@ _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _REPLACEMENT = "\ufffd"
 
 
+def is_storable(text: str) -> bool:
+    return _UNSTORABLE.search(text) is None
+
+
 def storable_text(text: str) -> str:
     return _UNSTORABLE.sub(_REPLACEMENT, text)
 

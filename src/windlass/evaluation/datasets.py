@@ -14,13 +14,15 @@ from sqlalchemy import ColumnElement, Connection, Row, and_, delete, exists, fun
 from windlass.core.clock import Clock
 from windlass.core.errors import InvalidInput, NotFound
 from windlass.core.paging import offset_of, page_token
+from windlass.core.storable import is_storable
 from windlass.db.database import Database
 from windlass.db.insertion import insert_missing, insert_or_replace_all
-from windlass.evaluation.records import USER, Record, digest_of, extend_schema, hash_of, merge_records
+from windlass.evaluation.records import USER, Record, check_records, digest_of, extend_schema, hash_of, merge_records
 from windlass.evaluation.tables import dataset_experiments, dataset_tags, datasets, records
 from windlass.experiments.language import Clause, parse_filter, parse_order
 from windlass.experiments.matching import compare
 from windlass.experiments.tables import experiments
+from windlass.traces.store import experiment_number
 
 _COLUMNS: Mapping[str, ColumnElement[Any]] = {
     "name": datasets.c.name,
@@ -33,6 +35,7 @@ _NUMBERS = ("created_time", "last_update_time")
 _ORDERS = ("name", *_NUMBERS)
 _JSON = ("inputs", "outputs", "expectations", "tags", "source")
 _AT_ONCE = 500
+_LARGEST_PAGE = 50_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +58,8 @@ class DatasetService:
         self._db = db
         self._clock = clock
 
-    def create(self, name: str, *, tags: Mapping[str, str], experiment_ids: Sequence[str]) -> Dataset:
-        now, user = self._now(), tags.get(USER)
+    def create(self, name: str, *, tags: Mapping[str, Any], experiment_ids: Sequence[str]) -> Dataset:
+        now, user = self._now(), str(tags[USER]) if tags.get(USER) else None
         dataset = Dataset(
             id=f"d-{uuid.uuid4().hex}",
             name=name,
@@ -67,13 +70,13 @@ class DatasetService:
             updated_ms=now,
             created_by=user,
             updated_by=user,
-            tags=tags,
+            tags={key: str(value) for key, value in tags.items()},
             experiment_ids=list(experiment_ids),
         )
         with self._db.write() as tx:
             columns = ("id", "name", "digest", "created_ms", "updated_ms", "created_by", "updated_by")
             tx.execute(insert(datasets).values({column: getattr(dataset, column) for column in columns}))
-            _put_tags(tx, dataset.id, tags)
+            _put_tags(tx, dataset.id, dataset.tags)
             _put_experiments(tx, dataset.id, experiment_ids)
         return dataset
 
@@ -95,6 +98,7 @@ class DatasetService:
         limit: int = 1000,
         token: str | None = None,
     ) -> tuple[list[Dataset], str | None]:
+        limit = _page(limit)
         clauses, orders, offset = parse_filter(filter), [_order(text) for text in order_by], offset_of(token)
         with self._db.read() as tx:
             query = select(datasets).where(*(_condition(one, tx.dialect.name) for one in clauses))
@@ -118,6 +122,7 @@ class DatasetService:
 
     def upsert(self, dataset_id: str, given: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
         """How many were new, and how many have changed."""
+        check_records(given)
         now = self._now()
         with self._db.write() as tx:
             dataset = _load(tx, dataset_id, f"Dataset '{dataset_id}' not found", locked=True)
@@ -146,6 +151,7 @@ class DatasetService:
 
     def records(self, dataset_id: str, *, limit: int, token: str | None) -> tuple[list[Record], str | None]:
         """In the order in which they came."""
+        limit = _page(limit)
         query = select(records).where(records.c.dataset_id == dataset_id)
         if token:
             created_ms, last = _cursor(token)
@@ -236,7 +242,7 @@ def _load_experiments(tx: Connection, dataset_id: str) -> list[str]:
 
 
 def _check_experiment(tx: Connection, experiment_id: str) -> None:
-    number = int(experiment_id) if str(experiment_id).isdigit() else -1
+    number = experiment_number(experiment_id)
     if tx.execute(select(experiments.c.id).where(experiments.c.id == number)).scalar() is None:
         raise NotFound(f"No Experiment with id={experiment_id}")
 
@@ -262,10 +268,20 @@ def _record(row: Row[Any]) -> Record:
 
 def _cursor(token: str) -> tuple[int, str]:
     try:
-        created_ms, _, last = base64.b64decode(token).decode().partition(":")
-        return int(created_ms), last
+        at, _, last = base64.b64decode(token).decode().partition(":")
+        created_ms = int(at)
     except ValueError:
         raise InvalidInput(f"Invalid page token '{token}'") from None
+    if abs(created_ms) >= 2**63 or not is_storable(last):
+        raise InvalidInput(f"Invalid page token '{token}'")
+    return created_ms, last
+
+
+def _page(limit: int) -> int:
+    """Who asks for more gets the rest with the next one."""
+    if limit < 1:
+        raise InvalidInput(f"Invalid value {limit} for parameter 'max_results' supplied. It must be a positive integer")
+    return min(limit, _LARGEST_PAGE)
 
 
 def _condition(clause: Clause, dialect: str) -> ColumnElement[bool]:

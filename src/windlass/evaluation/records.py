@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from windlass.core.errors import InvalidInput
+from windlass.core.storable import is_storable
 
 USER = "mlflow.user"
 _SOURCES = ("UNSPECIFIED", "TRACE", "HUMAN", "DOCUMENT", "CODE")
@@ -55,6 +56,23 @@ def hash_of(inputs: Any) -> str:
 
 def digest_of(name: str, updated_ms: int) -> str:
     return hashlib.sha256(f"{name}:{updated_ms}".encode()).hexdigest()[:8]
+
+
+def check_records(given: Sequence[Any]) -> None:
+    """Raises InvalidInput for what is no record."""
+    for one in given:
+        if not isinstance(one, Mapping):
+            raise InvalidInput(f"a record is an object, not {one!r}")
+        for name in ("inputs", "expectations", "tags", "source"):
+            if not isinstance(one.get(name), Mapping | None):
+                raise InvalidInput(f"the {name} of a record are an object, not {one[name]!r}")
+        source, user = one.get("source") or {}, (one.get("tags") or {}).get(USER)
+        data = source.get("source_data") or {}
+        if not isinstance(data, Mapping):
+            raise InvalidInput(f"the source_data of a record are an object, not {data!r}")
+        for text in (user, data.get("trace_id"), data.get("source_id")):
+            if not isinstance(text, str | None) or not is_storable(text or ""):
+                raise InvalidInput(f"the user and the source of a record are text, not {text!r}")
 
 
 def merge_records(

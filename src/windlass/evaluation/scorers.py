@@ -192,7 +192,7 @@ def _shown(serialized: str, names: Mapping[str, str]) -> str:
 def _read(serialized: str) -> dict[str, Any]:
     try:
         content = json.loads(serialized)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise InvalidInput("serialized_scorer must be valid JSON") from None
     if not isinstance(content, dict):
         raise InvalidInput("serialized_scorer must be a JSON object")
@@ -202,10 +202,17 @@ def _read(serialized: str) -> dict[str, Any]:
 def model_of(content: Mapping[str, Any]) -> Any:
     for part in _PARTS:
         if content.get(part):
-            return content[part].get("model")
+            return _object(content, part).get("model")
     if content.get(_NESTED):
-        return model_of(content[_NESTED].get("base_judge", {}))
-    return (content.get(_FOREIGN) or {}).get("model")
+        return model_of(_object(_object(content, _NESTED), "base_judge"))
+    return _object(content, _FOREIGN).get("model")
+
+
+def _object(content: Mapping[str, Any], part: str) -> Mapping[str, Any]:
+    found = content.get(part) or {}
+    if not isinstance(found, Mapping):
+        raise InvalidInput(f"{part} of a scorer must be a JSON object, not {found!r}")
+    return found
 
 
 def with_model(content: Mapping[str, Any], model: str | None) -> dict[str, Any]:

@@ -59,8 +59,8 @@ class WholeTrace:
 class Unfinished(NotFound):
     """Spans of a trace are on their way: whoever asked may ask again for a while."""
 
-    def __init__(self, trace_id: str, patience_s: float) -> None:
-        super().__init__(f"Trace with ID {trace_id} is not fully exported yet, please try again later.")
+    def __init__(self, message: str, *, hint: str | None = None, patience_s: float = 0) -> None:
+        super().__init__(message, hint=hint)
         self.patience_s = patience_s
 
 
@@ -188,7 +188,10 @@ class TraceService:
         if SPANS_LOCATION not in found.trace.tags:
             raise InvalidInput("Trace data not stored in tracking store")
         if not partial and not (found.spans and found.is_complete):
-            raise Unfinished(trace_id, self._patience_s)
+            raise Unfinished(
+                f"Trace with ID {trace_id} is not fully exported yet, please try again later.",
+                patience_s=self._patience_s,
+            )
         return found
 
     def whole_ones(self, trace_ids: Sequence[str]) -> list[WholeTrace]:

@@ -30,9 +30,12 @@ def chunks(ids: Sequence[str]) -> Iterator[list[str]]:
 
 def experiment_number(experiment_id: str | int) -> int:
     try:
-        return int(experiment_id)
+        number = int(experiment_id)
     except ValueError:
-        raise InvalidInput(f"Invalid experiment ID '{experiment_id}'. Experiment ID must be a valid integer.") from None
+        number = None
+    if number is None or abs(number) >= 2**63:
+        raise InvalidInput(f"Invalid experiment ID '{experiment_id}'. Experiment ID must be a valid integer.")
+    return number
 
 
 def load_location(tx: Connection, experiment_id: str | int, *, active: bool = False) -> str:

@@ -67,17 +67,17 @@ def test_what_is_on_its_way_is_waited_for() -> None:
     def answer(_services: Any, _asked: Any) -> dict[str, Any]:
         asked.append(None)
         if len(asked) < 3:
-            raise Unfinished("tr-1", 60)
+            raise Unfinished("not there yet", patience_s=60)
         return {"looks": len(asked)}
 
     assert ask(answer).json() == {"looks": 3}
 
     def never(_services: Any, _asked: Any) -> dict[str, Any]:
-        raise Unfinished("tr-1", 0)
+        raise Unfinished("not there yet")
 
     refused = ask(never)
     assert refused.status_code == 404
-    assert "not fully exported" in refused.json()["message"]
+    assert "not there yet" in refused.json()["message"]
 
 
 @pytest.mark.parametrize(

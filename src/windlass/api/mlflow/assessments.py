@@ -7,7 +7,7 @@ from typing import Any
 
 from windlass.api.context import Services
 from windlass.api.mlflow.calls import Calls
-from windlass.api.mlflow.fields import Asked, anything, text, thing
+from windlass.api.mlflow.fields import Asked, anything, read_fields, text, thing, words
 from windlass.api.mlflow.traceforms import read_assessment, read_value, render_assessment, texts_of
 from windlass.traces.service import Revision
 
@@ -56,14 +56,22 @@ def _masked(given: Any) -> set[str]:
 
 def _revision(given: Mapping[str, Any], names: set[str]) -> Revision:
     kind = next((name for name in ("expectation", "feedback") if name in names), None)
-    value, error = read_value(kind, given.get(kind) or {}) if kind else (None, None)
+    asked = read_fields(
+        {
+            "assessment_name": text(),
+            "expectation": thing(),
+            "feedback": thing(),
+            "rationale": words(),
+            "metadata": thing(),
+        },
+        given,
+    )
+    value, error = read_value(kind, asked[kind] or {}) if kind else (None, None)
     return Revision(
-        name=(given.get("assessment_name") or given.get("assessmentName") or "")
-        if "assessment_name" in names
-        else None,
+        name=asked["assessment_name"] if "assessment_name" in names else None,
         kind=kind,
         value=value,
         error=error,
-        rationale=given.get("rationale", "") if "rationale" in names else None,
-        metadata=texts_of("metadata", given.get("metadata")) if "metadata" in names else None,
+        rationale=asked["rationale"] if "rationale" in names else None,
+        metadata=texts_of("metadata", asked["metadata"]) if "metadata" in names else None,
     )

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -27,9 +28,10 @@ from windlass.api.mlflow.bodies import body_of
 from windlass.api.mlflow.errors import MlflowError, answer_error
 from windlass.api.mlflow.fields import Asked, Field, read_fields
 from windlass.api.mlflow.runaccess import check_path, check_values
-from windlass.core.errors import Unauthorized
+from windlass.core.errors import InvalidInput, Unauthorized
 from windlass.traces.service import Unfinished
 
+log = logging.getLogger(__name__)
 Answer: TypeAlias = Mapping[str, Any] | Response | None
 Handler: TypeAlias = Callable[[Services, Asked], Answer]
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
@@ -99,6 +101,10 @@ def guarded(endpoint: Endpoint) -> Endpoint:
         try:
             await check_access(request, services_of(request))
             return await endpoint(request)
+        except (RecursionError, OverflowError, UnicodeEncodeError) as error:
+            # JSON within JSON within JSON, numbers and characters that nobody can keep: whoever sent them is told.
+            log.warning("a call of MLflow's API could not be answered", exc_info=error)
+            return answer_error(InvalidInput(f"what was sent cannot be read or kept: {error}"))
         except Exception as error:
             return answer_error(error)
 

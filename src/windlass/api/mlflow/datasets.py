@@ -103,7 +103,7 @@ def remove_experiments(services: Services, asked: Asked) -> Mapping[str, Any]:
 def _loaded(name: str, given: str, kind: type) -> Any:
     try:
         found = json.loads(given)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, kind):
         raise InvalidInput(invalid(name, given))

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from windlass.core.errors import InvalidInput
+from windlass.core.storable import is_storable, storable_text
 
 _SEE = " See the API docs for more information about request parameters."
 Check = Callable[[str, Any], None]  # (name, value); raises InvalidInput
@@ -57,6 +58,11 @@ class Asked(Mapping[str, Any]):
 
 def text(*checks: Check, required: bool = False, also: str | None = None, shown: bool = True) -> Field:
     return Field(read=_text, empty="", required=required, checks=checks, also=also, shown=shown)
+
+
+def words(*, required: bool = False) -> Field:
+    """A text that somebody's program wrote: characters that cannot be kept are replaced rather than refused."""
+    return Field(read=lambda value: storable_text(_plain_text(value)), empty="", required=required)
 
 
 def whole(*checks: Check, required: bool = False, empty: int = 0) -> Field:
@@ -121,6 +127,8 @@ def within(low: float, high: float, message: str | None = None) -> Check:
 
 def read_fields(fields: Mapping[str, Field], given: Mapping[str, Any]) -> Asked:
     """Raises InvalidInput, in MLflow's words."""
+    if not isinstance(given, Mapping):
+        raise InvalidInput(f"an object with {', '.join(fields)} belongs here, not {_shown(given)}{_SEE}")
     values: dict[str, Any] = {}
     there: set[str] = set()
     for name, field in fields.items():
@@ -141,9 +149,13 @@ def read_fields(fields: Mapping[str, Field], given: Mapping[str, Any]) -> Asked:
 
 
 def invalid(name: str, value: Any, why: str | None = None) -> str:
-    shown = json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
+    shown = _shown(value)
     hint = why or f" Hint: Value was of type '{type(value).__name__}'."
     return f"Invalid value {shown} for parameter '{name}' supplied: {hint}{_SEE if why is None else ''}"
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
 
 
 def _find(name: str, field: Field, given: Mapping[str, Any]) -> Any:
@@ -159,6 +171,12 @@ def _camel(name: str) -> str:
 
 
 def _text(value: Any) -> str:
+    if not is_storable(_plain_text(value)):
+        raise InvalidInput(f"{_shown(value)} holds a NUL or half of a character, which no database can keep")
+    return str(value)
+
+
+def _plain_text(value: Any) -> str:
     if not isinstance(value, str):
         raise _Unreadable
     return value
@@ -205,7 +223,7 @@ def _items(value: Any) -> list[Any]:
 def _texts(value: Any) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise _Unreadable
-    return value
+    return [_text(item) for item in value]
 
 
 def _thing(value: Any) -> Mapping[str, Any]:

@@ -18,6 +18,7 @@ MOST_DEPTH = 10
 MOST_SELECTIONS = 1_000
 MOST_SPREADS = 50  # within each other
 _LONGEST = 100_000
+_LONGEST_NUMBER = 100
 
 _TOKEN = re.compile(
     r"""[\s,\ufeff]*(?:\#[^\n]*[\s,]*)*(?:
@@ -254,6 +255,8 @@ class _Parser:
         if kind == "block":
             return text[3:-3]
         if kind == "number":
+            if len(text) > _LONGEST_NUMBER:
+                raise InvalidInput(f"Syntax Error: a number of {len(text)} characters.")
             return float(text) if any(sign in text for sign in ".eE") else int(text)
         if kind == "name":
             return _CONSTANTS.get(text, text)

@@ -7,6 +7,7 @@ from typing import Any
 
 from windlass.api.mlflow.fields import invalid
 from windlass.core.errors import InvalidInput
+from windlass.core.storable import is_storable
 from windlass.experiments.rules import missing
 from windlass.experiments.types import Dataset, DatasetInput, Metric, ModelOutput, Pair
 
@@ -25,6 +26,8 @@ def read_pairs(given: Sequence[Any], path: str, *, keyed: bool = False) -> list[
         for each in (key, value):
             if each is not None and not isinstance(each, str):
                 raise InvalidInput(invalid(path, list(given)))
+            if each and not is_storable(each):
+                raise InvalidInput(f"{path}[{number}] holds a NUL or half of a character, which no database can keep")
         found.append(Pair(key or "", value or ""))
     return found
 
@@ -82,6 +85,9 @@ def read_models(given: Sequence[Any]) -> list[ModelOutput]:
 def _dataset(given: Mapping[str, Any]) -> Dataset:
     for name in ("name", "digest", "source_type", "source"):
         if not isinstance(given.get(name, ""), str):
+            raise InvalidInput(invalid("datasets", dict(given)))
+    for name in ("schema", "profile"):
+        if not isinstance(given.get(name), str | None):
             raise InvalidInput(invalid("datasets", dict(given)))
     return Dataset(
         name=given.get("name", ""),

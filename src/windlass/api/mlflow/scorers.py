@@ -79,7 +79,7 @@ def _refuse_code(serialized: str) -> None:
     """Whoever reads such a scorer would run what is in it."""
     try:
         content = json.loads(serialized)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise InvalidInput("serialized_scorer must be valid JSON") from None
     if isinstance(content, dict) and content.get("call_source") is not None:
         raise InvalidInput(_CODE)

@@ -6,9 +6,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from windlass.api.mlflow.fields import Asked, anything, invalid, items, read_fields, text, thing, yes_or_no
+from windlass.api.mlflow.fields import Asked, anything, invalid, items, read_fields, text, thing, words, yes_or_no
 from windlass.api.mlflow.times import read_duration, read_time, render_duration, render_time
 from windlass.core.errors import InvalidInput
+from windlass.core.storable import is_storable, storable_text
 from windlass.traces.spans import render_otel
 from windlass.traces.types import STATES, Assessment, StoredSpan, Trace
 
@@ -41,8 +42,8 @@ def read_trace(given: Mapping[str, Any]) -> tuple[Trace, str]:
             "trace_id": text(),
             "client_request_id": text(),
             "trace_location": thing(),
-            "request_preview": text(),
-            "response_preview": text(),
+            "request_preview": words(),
+            "response_preview": words(),
             "request_time": anything(),
             "execution_duration": anything(),
             "state": anything(),
@@ -86,7 +87,9 @@ def texts_of(name: str, given: Any) -> dict[str, str]:
         return {}
     if not isinstance(given, Mapping) or not all(isinstance(value, str) for value in given.values()):
         raise InvalidInput(invalid(name, given))
-    return dict(given)
+    if not all(map(is_storable, given)):
+        raise InvalidInput(f"a key of '{name}' holds a NUL or half of a character, which no database can keep")
+    return {key: storable_text(value) for key, value in given.items()}
 
 
 def render_trace(trace: Trace) -> dict[str, Any]:
@@ -139,7 +142,7 @@ _ASSESSMENT = {
     "feedback": thing(),
     "expectation": thing(),
     "issue": thing(),
-    "rationale": text(),
+    "rationale": words(),
     "metadata": thing(),
     "overrides": text(),
     "valid": yes_or_no(),
@@ -185,17 +188,25 @@ def read_value(kind: str, given: Mapping[str, Any]) -> tuple[Any, Mapping[str, s
         return {"issue_name": given.get("issue_name") or given.get("issueName") or ""}, None
     serialized = given.get("serialized_value") or given.get("serializedValue")
     if kind == "expectation" and serialized:
-        form = serialized.get("serialization_format") or serialized.get("serializationFormat")
+        told = read_fields({"serialization_format": anything(), "value": anything()}, serialized)
+        form = told["serialization_format"]
         if form != "JSON_FORMAT":
             raise InvalidInput(f"Unknown serialization format: {form}. Only JSON_FORMAT is supported.")
-        return json.loads(serialized.get("value", "null")), None
+        return _loaded(told["value"] if "value" in told.given else "null"), None
     if kind == "expectation" and given.get("value") is None:
         raise InvalidInput("The `value` field must be specified.")
     error = given.get("error")
     if error is None:
         return given.get("value"), None
-    read = read_fields({"error_code": text(), "error_message": text(), "stack_trace": text()}, error)
+    read = read_fields({"error_code": words(), "error_message": words(), "stack_trace": words()}, error)
     return given.get("value"), {"error_code": read["error_code"], **{key: read[key] for key in read if read[key]}}
+
+
+def _loaded(given: Any) -> Any:
+    try:
+        return json.loads(given)
+    except (TypeError, ValueError, RecursionError):
+        raise InvalidInput(invalid("serialized_value", given)) from None
 
 
 def render_assessment(one: Assessment) -> dict[str, Any]:

@@ -16,11 +16,13 @@ from windlass.api.mlflow.fields import (
     anything,
     at_most,
     items,
+    number,
     read_fields,
     text,
     texts,
     thing,
     whole,
+    words,
     yes_or_no,
 )
 from windlass.api.mlflow.traceforms import (
@@ -135,9 +137,9 @@ def figures(services: Services, asked: Asked) -> Mapping[str, Any]:
 
 
 def _aggregation(given: Any) -> Aggregation:
-    kind = enum("aggregation_type", given.get("aggregation_type"), _AGGREGATIONS)
-    percentile = given.get("percentile_value")
-    return Aggregation(kind=kind, percentile=float(percentile) if percentile is not None else None)
+    asked = read_fields({"aggregation_type": anything(), "percentile_value": number()}, given)
+    kind = enum("aggregation_type", asked["aggregation_type"], _AGGREGATIONS)
+    return Aggregation(kind=kind, percentile=asked.or_none("percentile_value"))
 
 
 @calls.post("/mlflow/traces/link-to-run", run_id=text(required=True), trace_ids=texts(required=True))
@@ -187,8 +189,8 @@ def get(services: Services, asked: Asked) -> Mapping[str, Any]:
     return {"trace": {"trace_info": render_trace(services.traces.get(asked["trace_id"]))}}
 
 
-@calls.patch("/mlflow/traces/{trace_id}/tags", trace_id=text(), key=text(required=True), value=text())
-@calls.patch("/mlflow/traces/{trace_id}/tags", 3, trace_id=text(), key=text(required=True), value=text())
+@calls.patch("/mlflow/traces/{trace_id}/tags", trace_id=text(), key=text(required=True), value=words())
+@calls.patch("/mlflow/traces/{trace_id}/tags", 3, trace_id=text(), key=text(required=True), value=words())
 def set_tag(services: Services, asked: Asked) -> None:
     _check_tag(asked["key"], "set")
     services.traces.set_tag(asked["trace_id"], asked["key"], asked["value"])
@@ -286,7 +288,7 @@ def _whole(found: WholeTrace) -> dict[str, Any]:
 
 
 def _pairs(given: list[Any]) -> dict[str, str]:
-    read = [read_fields({"key": text(required=True), "value": text()}, one) for one in given]
+    read = [read_fields({"key": text(required=True), "value": words()}, one) for one in given]
     return {one["key"]: one["value"] for one in read}
 
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import select
 
+from tests.contract.locks import until_it_waits
 from windlass.core.errors import AlreadyExists, InvalidInput, InvalidTransition, NotFound
 from windlass.db.database import Database
 from windlass.evaluation.datasets import DatasetService
 from windlass.evaluation.issues import IssueService
 from windlass.evaluation.scorers import ScorerService
-from windlass.experiments.catalogue import put_default
+from windlass.experiments.catalogue import put_default, put_experiment
 from windlass.gateway.service import Choice, Fallback, GatewayService
 from windlass.gateway.tables import secrets
 from windlass.runs.sealing import Seal
@@ -300,6 +302,15 @@ def test_endpoints_have_models(gateway: GatewayService) -> None:
         gateway.create_endpoint(
             "a b", [], routing=None, fallback=None, experiment_id=None, usage_tracking=False, user=None
         )
+
+
+def test_an_experiment_that_another_server_makes_meanwhile_is_used(gateway: GatewayService, db: Database) -> None:
+    with ThreadPoolExecutor(1) as threads:
+        with db.write() as tx:
+            number = put_experiment(tx, "gateway/e", None, (), now_ms=0)
+            made = threads.submit(endpoint, gateway, usage_tracking=True)
+            until_it_waits(db, made)
+        assert gateway.get_endpoint(id=made.result(20)).experiment_id == number
 
 
 def test_endpoints_change_tags_and_go(gateway: GatewayService) -> None:

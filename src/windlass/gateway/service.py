@@ -17,6 +17,7 @@ from windlass.core.errors import InvalidInput, InvalidTransition, NotFound
 from windlass.db.database import Database
 from windlass.db.insertion import insert_or_replace
 from windlass.experiments.catalogue import put_experiment
+from windlass.experiments.rules import experiment_number
 from windlass.experiments.tables import experiments
 from windlass.experiments.types import Pair
 from windlass.gateway import store
@@ -181,7 +182,7 @@ class GatewayService:
                 "name": name,
                 "routing": routing,
                 "fallback": _fallback(fallback, choices),
-                "experiment_id": int(experiment_id) if experiment_id else None,
+                "experiment_id": experiment_number(experiment_id) if experiment_id else None,
                 "usage_tracking": usage_tracking,
                 **self._fresh(user),
             }
@@ -217,7 +218,7 @@ class GatewayService:
                 "name": name,
                 "routing": routing,
                 "usage_tracking": usage_tracking,
-                "experiment_id": int(experiment_id) if experiment_id else None,
+                "experiment_id": experiment_number(experiment_id) if experiment_id else None,
                 "fallback": self._changed_models(tx, row, choices, fallback, user),
                 "updated_by": user,
             }
@@ -336,7 +337,8 @@ class GatewayService:
             Pair("mlflow.experiment.isGateway", "true"),
         ]
         made = put_experiment(tx, title, None, tags, now_ms=self._now())
-        assert made is not None  # it was not there, in this transaction
+        if made is None:  # another server has made it just now
+            made = int(tx.execute(select(experiments.c.id).where(experiments.c.name == title)).scalar_one())
         return made
 
     def _sealed(self, values: Mapping[str, str]) -> dict[str, Any]:

@@ -5,16 +5,31 @@ from __future__ import annotations
 import json
 import math
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import event
 
 from windlass.agent.layout import metrics_spool
 from windlass.controller.collecting import commit_spooled, read_spools
+from windlass.controller.commit import commit_placements
+from windlass.controller.decide import MarkRunning
+from windlass.controller.lease import ShardLeases
+from windlass.controller.recording import Recorder, Work
 from windlass.core.errors import Conflict, NotFound
+from windlass.core.resources import NodeShare, Placement
 from windlass.db.database import Database
+from windlass.engines.contract import Observation, Phase
+from windlass.experiments.runservice import TrackedRunService
+from windlass.experiments.types import RUN_NAME, Pair
+from windlass.runs import store
 from windlass.runs.service import RunService
+from windlass.runs.tracked import put_own_tags
+from windlass.tenancy.prices import PriceBook
+from windlass.testing.clock import FakeClock
 from windlass.tracking.points import MetricPoint
 from windlass.tracking.store import ingest, load_positions
 from windlass.wire import runs as wire
@@ -246,3 +261,62 @@ def test_a_flood_of_alerts_is_not_kept(service: RunService, run_id: str, databas
         commit_spooled(tx, list(read_spools(run_id, f"{run_id}.1", [str(tmp_path)], {})), now=0.0)
     events = service.events(run_id, after=0).events
     assert sum(event.kind == "alert" for event in events) == 20
+
+
+@pytest.fixture
+def told(database: Database) -> Iterator[list[tuple[str, Any]]]:
+    """What is asked of the database, with its values."""
+    found: list[tuple[str, Any]] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, values: Any, *_: Any) -> None:
+        found.append((" ".join(statement.split()), values))
+
+    event.listen(database.engine, "before_cursor_execute", note)
+    yield found
+    event.remove(database.engine, "before_cursor_execute", note)
+
+
+def locked(told: list[tuple[str, Any]]) -> list[str]:
+    """Locks that two writers may meet at, in the order they are taken."""
+    kinds = {"pg_advisory_xact_lock": "points", "UPDATE runs ": "run", "FROM runs ": "run", "UPDATE tracked_": "face"}
+    takes = [one for one, _ in told if "FOR UPDATE" in one or "UPDATE" in one.split()[0] or "advisory" in one]
+    return list(dict.fromkeys(kind for one in takes for sign, kind in kinds.items() if sign in one))
+
+
+@pytest.mark.parametrize("database_url", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
+def test_tags_are_locked_in_the_order_of_the_controller(
+    database: Database, run_id: str, clock: FakeClock, told: list[tuple[str, Any]]
+) -> None:
+    tracked = TrackedRunService(db=database, clock=clock, own_tags=put_own_tags)
+    tracked.log_batch(run_id, [], [], [Pair("team", "a"), Pair(RUN_NAME, "new")])
+    assert locked(told) == ["points", "run", "face"]
+    told.clear()
+    tracked.update(run_id, name="newer")
+    assert locked(told) == ["points", "face"]
+
+
+@pytest.mark.parametrize("database_url", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
+def test_all_runs_of_a_pass_are_locked_before_any_changes(
+    database: Database, service: RunService, told: list[tuple[str, Any]]
+) -> None:
+    spec = wire.SubmitRequest(spec={"command": "true", "code": None})
+    ids = sorted(service.submit(spec, idempotency_key=None, user=None).id for _ in range(3))
+    placement = Placement(engine="fake", shares=(NodeShare(node="n", cpus=1, memory_bytes=0, gpu_indices=()),))
+    with database.write() as tx:
+        commit_placements(tx, [(one, placement) for one in store.load_runs(tx, ids)], now=1.0)
+    seen = Observation(phase=Phase.RUNNING)
+    with database.read() as tx:
+        work = [
+            Work(
+                run=run, attempt=store.load_attempts(tx, run.id)[0], seen=seen, decisions=[MarkRunning(started_at=2.0)]
+            )
+            for run in reversed(store.load_runs(tx, ids))
+        ]
+    lease = ShardLeases(1, monotonic=lambda: 0.0, ttl_s=10.0)
+    assert lease.acquire(database)
+    recorder = Recorder(database, lease, PriceBook(), why_away=str, about_to_write=list)
+    told.clear()
+    recorder.record(work, 3.0)
+    assert locked(told)[:2] == ["points", "run"]
+    [values] = [values for statement, values in told if "advisory" in statement]
+    assert ids in list(values.values())

@@ -22,7 +22,7 @@ from windlass.engines.contract import Observation, Phase
 from windlass.runs import store
 from windlass.runs.records import AttemptRecord, RunRecord
 from windlass.tenancy.prices import PriceBook
-from windlass.tracking.store import load_positions, log_points
+from windlass.tracking.store import load_positions, lock, log_points
 from windlass.tracking.system import SAMPLE_EVERY_S, system_points
 
 MOST_USAGES = 50  # written in one pass
@@ -119,6 +119,8 @@ class Recorder:
         self, tx: Connection, changing: Sequence[Work], *, points: Mapping[str, Sequence[Spooled]], now: float
     ) -> None:
         changes = [(item, decision) for item in changing for decision in item.changes]
+        # Before any row of theirs, as clients do that log to several runs at once.
+        lock(tx, *(item.run.id for item in changing))
         started = [(item.run, item.attempt, how) for item, how in changes if isinstance(how, MarkRunning)]
         if started:
             commit.commit_running(tx, started, now=now)

@@ -44,7 +44,7 @@ from windlass.experiments.types import (
     View,
 )
 from windlass.tracking.blocks import Logged
-from windlass.tracking.store import log_points
+from windlass.tracking.store import lock, log_points
 
 _MODELS = "mlflow.log-model.history"
 
@@ -118,7 +118,7 @@ class TrackedRunService:
             runstore.load_active(tx, run_id)
             runstore.update_run(tx, run_id, **changes)
             if name:
-                runstore.put_tags(tx, run_id, [Pair(RUN_NAME, name)])
+                self._put_tags(tx, run_id, [Pair(RUN_NAME, name)])
             return runstore.load_info(tx, run_id)
 
         return self._writes.write(write, key=run_id)
@@ -261,9 +261,11 @@ class TrackedRunService:
     def _put_tags(self, tx: Connection, run_id: str, tags: Sequence[Pair]) -> None:
         if not tags:
             return
-        runstore.put_tags(tx, run_id, tags)
         if self._own_tags and _is_own(run_id):
+            # What the controller locks of a run too, in its order: points, the run, its other face.
+            lock(tx, run_id)
             self._own_tags(tx, run_id, dict(tags))
+        runstore.put_tags(tx, run_id, tags)
 
     def _change_stage(self, run_id: str, stage: Stage, deleted_ms: int | None) -> None:
         with self._db.write() as tx:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, case, delete, func, insert, select, tuple_, update
+from sqlalchemy import ARRAY, Connection, Text, case, delete, func, insert, literal, select, tuple_, update
 
 from windlass.core.errors import Conflict
 from windlass.db.insertion import insert_or_merge
@@ -71,12 +71,14 @@ def put_tail(tx: Connection, run_id: str, blocks: Sequence[Block], *, metrics: i
     tx.execute(_ADD_TAIL, {"run_id": run_id, "points": count, "metrics": metrics, "size": len(data), "data": data})
 
 
-def lock(tx: Connection, run_id: str) -> None:
-    """Let nobody else add points to the run until this transaction ends: they would wait for each other's summaries in
-    whatever order. SQLite has one writer at a time anyway.
+def lock(tx: Connection, *run_ids: str) -> None:
+    """Let nobody else add points to these runs until this transaction ends: they would wait for each other's summaries
+    in whatever order. Whoever changes rows of several runs besides takes these locks before the rows', in the order of
+    the runs' ids. SQLite has one writer at a time anyway.
     """
-    if tx.dialect.name == "postgresql":
-        tx.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(run_id, 0))))
+    if run_ids and tx.dialect.name == "postgresql":
+        each = func.unnest(literal(sorted(run_ids), ARRAY(Text))).column_valued("id")
+        tx.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(each, 0))))
 
 
 def load_position(tx: Connection, run_id: str, source: str) -> int:

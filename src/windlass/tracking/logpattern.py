@@ -1,11 +1,12 @@
 """What lines of a log somebody looks for: a regular expression, as `grep -E` has it, that cannot take for ever. Pure.
 
-Python's own engine is the faster one, but repeats can keep it busy without end; patterns with some go to ours. Lines
-without the text that every match must hold are passed over by either.
+Python's own engine is the faster one, but repeats and many choices can keep it busy without end; patterns with those
+go to ours. Lines without the text that every match must hold are passed over by either.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from windlass.core.patterns import pattern_of
 
 LONGEST_PATTERN = 200
 _SEARCHED_BYTES = 4_096  # of a line
+_MOST_WAYS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ class LogPattern:
         ours = pattern_of(f"(?i:{text})" if ignore_case else text)
         tree = parser.parse(text)
         literal = b"" if tree.state.flags & re.IGNORECASE else _literal(tree, ignore_case=ignore_case)
-        if _has_repeats(tree):
+        if _ways(tree) > _MOST_WAYS:
             return cls(literal, ignore_case, lambda line: ours.is_in(line.decode("utf-8", "replace")))
         expression = re.compile(text, re.IGNORECASE if ignore_case else 0)
         return cls(literal, ignore_case, lambda line: expression.search(line.decode("utf-8", "replace")) is not None)
@@ -59,13 +61,17 @@ def _literal(tree: Any, *, ignore_case: bool) -> bytes:
     return (longest.lower() if ignore_case else longest).encode("utf-8", "replace")
 
 
-def _has_repeats(tree: Any) -> bool:
+def _ways(tree: Any) -> float:
+    """In how many ways the pattern can be gone through, at most: what is optional, and choices, double with each."""
+    ways = 1.0
     for code, arguments in tree:
-        if code in (codes.MAX_REPEAT, codes.MIN_REPEAT, codes.POSSESSIVE_REPEAT) and arguments[1] != 1:
-            return True
-        if any(_has_repeats(part) for part in _parts(arguments)):
-            return True
-    return False
+        if code in (codes.MAX_REPEAT, codes.MIN_REPEAT, codes.POSSESSIVE_REPEAT):
+            ways *= 2 if arguments[1] == 1 else math.inf
+        elif code is codes.BRANCH:
+            ways *= len(arguments[1])
+        for part in _parts(arguments):
+            ways *= _ways(part)
+    return ways
 
 
 def _parts(arguments: Any) -> list[Any]:

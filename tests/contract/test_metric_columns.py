@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
 import math
 import random
@@ -14,8 +15,9 @@ from hypothesis import strategies as st
 from sqlalchemy import event, insert, select, update
 
 from windlass.controller.compactor import Compactor, Keeping
-from windlass.core.errors import Conflict
+from windlass.core.errors import Conflict, InvalidInput
 from windlass.db.database import Database
+from windlass.experiments import history
 from windlass.runs.service import RunService
 from windlass.runs.tables import runs
 from windlass.testing.clock import FakeClock
@@ -351,3 +353,36 @@ def test_whoever_reads_while_points_are_packed_misses_none(database: Database) -
     with database.read() as tx:
         assert packing.load_tails(tx, run_id) == []
         assert len(load_history(tx, run_id, "loss")) == 100
+
+
+def test_pages_go_on_after_the_last_point_whatever_comes_meanwhile(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "MOST_IN_PAGE", 4)
+    run_id, odd = new_run(), [math.nan, math.inf, -math.inf, -0.0, 0.0]
+    log(database, run_id, [Logged("loss", value, 5.0, step) for value in odd for step in (None, 1)])
+    log(database, run_id, line(5))
+    compact(database, run_id, Deed.CHUNK)
+    log(database, run_id, line(5, start=5))
+    with database.read() as tx:
+        whole = history.load_page(tx, run_id, "loss", most=4, token=None)[0]
+        expected = [(one.at, mark(one.value)) for one in load_history(tx, run_id, "loss")]
+    found: list[tuple[float, str]] = []
+    token: str | None = None
+    while token or not found:
+        with database.read() as tx:
+            # Who asks for everything, or for too much, gets as much as goes, and what follows by the token.
+            page, token = history.load_page(tx, run_id, "loss", most=None if len(found) % 8 else 1_000, token=token)
+        assert 0 < len(page) <= 4
+        found += [(one.at_ms / 1000, mark(one.value)) for one in page]
+        log(database, run_id, [Logged("loss", 1.0, float(len(found)) / 100, 0)])  # before all of them
+    assert found == expected
+    assert [mark(one.value) for one in whole] == [value for _, value in expected[:4]]
+
+
+@pytest.mark.parametrize(
+    "held", ["x", "1", '{"after": 1}', '{"after": [1, 2, 3]}', '{"after": [true, 1.0, 1.0]}', "[]"]
+)
+def test_tokens_of_others_are_refused(database: Database, held: str) -> None:
+    with database.read() as tx, pytest.raises(InvalidInput, match="Invalid page token"):
+        history.load_page(tx, new_run(), "loss", most=4, token=base64.b64encode(held.encode()).decode())

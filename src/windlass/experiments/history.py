@@ -4,16 +4,22 @@ MLflow's own server does it; of long ones every stretch keeps its least and grea
 
 from __future__ import annotations
 
+import base64
+import binascii
+import json
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from sqlalchemy import Connection, select
 
-from windlass.core.paging import offset_of, page_token
+from windlass.core.errors import InvalidInput
 from windlass.tracking.series import Reading, load_history, load_sampled
 from windlass.tracking.tables import summaries
 
+# Clients ask for 25,000 and go on from there. Some ask for everything, and each point takes about a kilobyte on its
+# way out.
+MOST_IN_PAGE = 100_000
 _SHORT = 10_000  # points
 
 
@@ -28,13 +34,28 @@ class HistoryPoint(NamedTuple):
 def load_page(
     tx: Connection, run_id: str, key: str, *, most: int | None, token: str | None
 ) -> tuple[list[HistoryPoint], str | None]:
-    """In the order of time, step and value."""
-    offset = offset_of(token)
-    limit = None if most is None else offset + most + 1
-    found = load_history(tx, run_id, key, limit=limit)[offset:]
-    if most is None or len(found) <= most:
-        return [_point(run_id, key, reading) for reading in found], None
-    return [_point(run_id, key, reading) for reading in found[:most]], page_token(offset + most)
+    """In the order of time, step and value. `most` is what the client wants: it gets no more than goes in one answer,
+    and the token of what follows."""
+    most = min(most or MOST_IN_PAGE, MOST_IN_PAGE)
+    found = load_history(tx, run_id, key, limit=most + 1, after=_reading_of(token) if token else None)
+    page = [_point(run_id, key, reading) for reading in found[:most]]
+    return page, _token_after(found[most - 1]) if len(found) > most else None
+
+
+def _token_after(reading: Reading) -> str:
+    return base64.b64encode(json.dumps({"after": reading}).encode()).decode()
+
+
+def _reading_of(token: str) -> Reading:
+    """Raises InvalidInput for a token that we cannot have given."""
+    try:
+        step, at, value = json.loads(base64.b64decode(token, validate=True))["after"]
+    except (binascii.Error, ValueError, KeyError, TypeError, RecursionError):
+        raise InvalidInput(f"Invalid page token: {token}") from None
+    is_step = step is None or (type(step) is int and -(2**63) <= step < 2**63)
+    if not is_step or type(at) is not float or type(value) is not float:
+        raise InvalidInput(f"Invalid page token: {token}")
+    return Reading(step, at, value)
 
 
 def load_bulk(tx: Connection, run_ids: Sequence[str], key: str, *, most: int) -> list[HistoryPoint]:

@@ -240,7 +240,7 @@ def _error_classes() -> dict[str, type[WindlassError]]:
     left: list[type[WindlassError]] = [WindlassError]
     while left:
         kind = left.pop()
-        found[kind.code] = kind
+        found.setdefault(kind.code, kind)  # a subclass without a code of its own is told by its parent's
         left.extend(kind.__subclasses__())
     return found
 

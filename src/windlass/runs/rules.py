@@ -55,7 +55,7 @@ class Finding:
 
 def judge_values(rule: RuleSpec, watched: Watched, values: Iterable[Value]) -> tuple[Watched, list[Finding]]:
     """What the rule has seen after `values`, in their order, and what it found."""
-    findings = []
+    findings: list[Finding] = []
     for value in values:
         if rule.metric is not None and value.name != rule.metric:
             continue

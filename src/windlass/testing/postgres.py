@@ -16,11 +16,34 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine, create_engine, inspect, text
+from sqlalchemy import Engine, create_engine, text
 
 
 class PostgresUnavailable(Exception):
     """There is no PostgreSQL to test with; the message says why."""
+
+
+_EMPTY = """
+DO $$
+DECLARE
+    name text;
+    filled text[] := '{}';
+    is_filled boolean;
+BEGIN
+    FOR name IN SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename <> 'alembic_version' LOOP
+        EXECUTE format('SELECT EXISTS (SELECT 1 FROM %I)', name) INTO is_filled;
+        IF is_filled THEN
+            filled := filled || quote_ident(name);
+        END IF;
+    END LOOP;
+    IF filled <> '{}' THEN
+        EXECUTE 'TRUNCATE ' || array_to_string(filled, ', ') || ' CASCADE';
+    END IF;
+    FOR name IN SELECT sequencename FROM pg_sequences WHERE schemaname = 'public' AND last_value IS NOT NULL LOOP
+        PERFORM setval(quote_ident(name)::regclass, 1, false);
+    END LOOP;
+END $$
+"""
 
 
 class PostgresServer:
@@ -38,12 +61,12 @@ class PostgresServer:
         return self._url.set(database=name).render_as_string(hide_password=False)
 
     def empty_database(self, url: str) -> None:
-        """Delete every row but the schema's version: several times faster than a new database."""
+        """Delete every row but the schema's version, several times faster than making a new database: only tables with
+        rows are emptied, since emptying one makes new files of it and of its indexes."""
         self._disconnect_all(url)
         engine = create_engine(url)
         with engine.begin() as connection:
-            tables = [name for name in inspect(connection).get_table_names() if name != "alembic_version"]
-            connection.execute(text(f"TRUNCATE {', '.join(tables)} RESTART IDENTITY CASCADE"))
+            connection.execute(text(_EMPTY))
         engine.dispose()
 
     def drop_database(self, url: str) -> None:

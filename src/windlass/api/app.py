@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import Depends, FastAPI
 from fastapi.openapi.utils import get_openapi
+from starlette.routing import BaseRoute
 
 import windlass
 from windlass.api.context import Services, require_token
 from windlass.api.errors import install_error_handlers
-from windlass.api.mlflow.surface import mlflow_routes
+from windlass.api.later import Later
 from windlass.api.routes import (
     artifacts,
     checkpoints,
@@ -44,6 +46,19 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 }
 
 
+_MLFLOW = (
+    "/api/2.0/",
+    "/api/3.0/",
+    "/ajax-api/",
+    "/graphql",
+    "/v1/traces",
+    "/get-artifact",
+    "/model-versions/",
+    "//model-versions/",
+    "/version",
+)
+
+
 def create_app(services: Services) -> FastAPI:
     app = FastAPI(
         title="Windlass",
@@ -71,9 +86,15 @@ def create_app(services: Services) -> FastAPI:
     ):
         app.include_router(router, dependencies=guarded)
     app.include_router(artifacts.router, dependencies=guarded)
-    app.router.routes.extend(mlflow_routes())
+    app.router.routes.append(Later(_MLFLOW, _mlflow_routes))
     app.openapi = lambda: _schema(app)  # type: ignore[method-assign]
     return app
+
+
+def _mlflow_routes() -> Sequence[BaseRoute]:
+    from windlass.api.mlflow.surface import mlflow_routes
+
+    return mlflow_routes()
 
 
 def _schema(app: FastAPI) -> dict[str, Any]:

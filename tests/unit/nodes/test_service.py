@@ -22,8 +22,9 @@ from windlass.nodes.tables import attempt_nodes
 from windlass.runs.sealing import Seal
 from windlass.runs.service import RunService
 from windlass.testing.clock import FakeClock
+from windlass.tracking.series import load_history
+from windlass.tracking.store import load_summaries
 from windlass.tracking.storedlogs import LogPlace, StoredLogs, is_watched
-from windlass.tracking.tables import points
 from windlass.wire.nodes import Hello, ReportHead, SentBytes, Welcome
 from windlass.wire.runs import SubmitRequest
 
@@ -205,7 +206,10 @@ def test_points_are_taken_once_and_in_whole_lines(meeting: Meeting) -> None:
         assert meeting.report(0, {"metrics-1.jsonl": (0, data)})[0] == {"metrics-1.jsonl": len(data)}
     assert meeting.report(0, {"metrics-1.jsonl": (10**9, b"{}\n")})[0] == {"metrics-1.jsonl": len(data)}
     with meeting.db.read() as tx:
-        assert list(tx.execute(select(points.c.step).order_by(points.c.seq)).scalars()) == [0, 1, 2, 3]
+        assert [point.step for point in load_history(tx, meeting.run_id, "loss")] == [0, 1, 2, 3]
+        assert (
+            load_summaries(tx, [meeting.run_id])[meeting.run_id]["loss"].count == 4
+        )  # repeats are left out of histories
 
 
 def test_notes_of_checkpoints_are_taken_once(meeting: Meeting, service: RunService) -> None:

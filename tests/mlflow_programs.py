@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from windlass.testing.nursery import Nursery
 
+Program = Callable[[str], dict[str, Any]]
 _PATIENCE_S = 120
 _NURSERY = Nursery(
     "mlflow", "mlflow.pyfunc", environ={"MLFLOW_DISABLE_TELEMETRY": "true", "GIT_PYTHON_REFRESH": "quiet"}

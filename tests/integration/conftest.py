@@ -9,7 +9,8 @@ import pytest
 from httpx import Client
 
 from tests.integration.local_runs import LocalRuns
-from windlass.server.compose import compose
+from tests.mlflow_programs import Program, environment, run_program
+from windlass.server.compose import Parts, compose
 from windlass.server.homefolder import prepare
 from windlass.server.settings import Role, Settings
 from windlass.testing.servers import serving
@@ -23,11 +24,23 @@ def settings(tmp_path: Path, database_url: str) -> Settings:
 
 
 @pytest.fixture
-def api(settings: Settings) -> Iterator[Client]:
+def parts(settings: Settings) -> Iterator[Parts]:
     parts = compose(settings)
+    yield parts
+    parts.db.close()
+
+
+@pytest.fixture
+def api(parts: Parts) -> Iterator[Client]:
     with serving(parts) as client:
         yield client
-    parts.db.close()
+
+
+@pytest.fixture
+def program(parts: Parts, api: Client, tmp_path: Path) -> Program:
+    """Runs a program that has MLflow's `client`, with the server's token, and gives back its `result`."""
+    environ = environment(str(api.base_url), parts.services.token)
+    return lambda text: run_program(text, environ, tmp_path)
 
 
 @pytest.fixture

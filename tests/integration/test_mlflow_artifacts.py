@@ -4,33 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
-from tests.mlflow_programs import environment, run_program
-from windlass.server.compose import Parts, compose
+from tests.mlflow_programs import Program, environment, run_program
+from windlass.server.compose import Parts
 from windlass.server.settings import Settings
-from windlass.testing.servers import serving
 
 pytestmark = pytest.mark.timeout(180)
-Program = Callable[[str], dict[str, Any]]
-
-
-@pytest.fixture
-def parts(settings: Settings) -> Iterator[Parts]:
-    parts = compose(settings)
-    yield parts
-    parts.db.close()
-
-
-@pytest.fixture
-def api(parts: Parts) -> Iterator[httpx.Client]:
-    with serving(parts) as client:
-        yield client
 
 
 @pytest.fixture

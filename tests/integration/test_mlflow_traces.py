@@ -2,39 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
-
 import httpx
 import pytest
 
-from tests.mlflow_programs import environment, run_program
-from windlass.server.compose import Parts, compose
-from windlass.server.settings import Settings
-from windlass.testing.servers import serving
+from tests.mlflow_programs import Program
 
 pytestmark = pytest.mark.timeout(180)
-Program = Callable[[str], dict[str, Any]]
-
-
-@pytest.fixture
-def parts(settings: Settings) -> Iterator[Parts]:
-    parts = compose(settings)
-    yield parts
-    parts.db.close()
-
-
-@pytest.fixture
-def api(parts: Parts) -> Iterator[httpx.Client]:
-    with serving(parts) as client:
-        yield client
-
-
-@pytest.fixture
-def program(parts: Parts, api: httpx.Client, tmp_path: Path) -> Program:
-    environ = environment(str(api.base_url), parts.services.token)
-    return lambda text: run_program(text, environ, tmp_path)
 
 
 def test_a_traced_function_is_found_with_its_spans_and_feedback(program: Program) -> None:

@@ -3,40 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
-from tests.mlflow_programs import environment, run_program
-from windlass.server.compose import Parts, compose
-from windlass.server.settings import Settings
-from windlass.testing.servers import serving
+from tests.mlflow_programs import Program
+from windlass.server.compose import Parts
 
 pytestmark = pytest.mark.timeout(180)
-Program = Callable[[str], dict[str, Any]]
-
-
-@pytest.fixture
-def parts(settings: Settings) -> Iterator[Parts]:
-    parts = compose(settings)
-    yield parts
-    parts.db.close()
-
-
-@pytest.fixture
-def api(parts: Parts) -> Iterator[httpx.Client]:
-    with serving(parts) as client:
-        yield client
-
-
-@pytest.fixture
-def program(parts: Parts, api: httpx.Client, tmp_path: Path) -> Program:
-    """Runs a program that has `client`, and gives back its `result`."""
-    environ = environment(str(api.base_url), parts.services.token)
-    return lambda text: run_program(text, environ, tmp_path)
 
 
 def test_a_run_of_the_client_is_kept_whole(program: Program) -> None:

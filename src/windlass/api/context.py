@@ -30,6 +30,7 @@ from windlass.lineage.service import LineageService
 from windlass.nodes.service import NodeService
 from windlass.registry.service import RegistryService
 from windlass.runs.access import RunTokens
+from windlass.runs.overview import Overview
 from windlass.runs.service import RunService
 from windlass.traces.service import TraceService
 from windlass.webhooks.service import WebhookService
@@ -41,6 +42,7 @@ class Services:
     db: Database
     blobs: Blobs
     runs: RunService
+    overview: Overview
     nodes: NodeService
     checkpoints: CheckpointService
     experiments: ExperimentService

@@ -16,21 +16,17 @@ from windlass.blobs.snapshots import missing_blobs
 from windlass.core.clock import Clock
 from windlass.core.errors import Ambiguous, CannotFit, Conflict, IdempotencyMismatch, InvalidInput, NotFound
 from windlass.core.exits import Exit, ExitReason
-from windlass.core.exposition import Family
 from windlass.core.names import nearest, unknown
 from windlass.db.database import Database
 from windlass.runs import store, views
 from windlass.runs.cluster import view_aside, view_cluster
-from windlass.runs.comparison import compare
-from windlass.runs.facts import code_diff, is_tracked, load_facts, load_known
-from windlass.runs.gauges import load_gauges
+from windlass.runs.facts import load_known
 from windlass.runs.logs import LogQuery, load_log_dirs, read_logs
 from windlass.runs.queue import QueueDesk
 from windlass.runs.records import AttemptRecord, RunHead, RunRecord, exit_to_json
 from windlass.runs.reproduction import decide_changes, decide_pins
 from windlass.runs.rulebook import heed_points, insert_rules
 from windlass.runs.sealing import Seal
-from windlass.runs.search import search
 from windlass.runs.submission import (
     changed_spec,
     check_engines,
@@ -55,9 +51,7 @@ from windlass.tracking.system import without_system
 from windlass.wire import runs as wire
 from windlass.wire.checkpoints import CheckpointSpec
 from windlass.wire.cluster import AsideRequest, AsideView, ClusterView, NodeRef
-from windlass.wire.comparison import Comparison
 from windlass.wire.queue import QueueView
-from windlass.wire.search import FoundPage
 from windlass.wire.spec import RunSpec, parse_spec
 
 _TRIES = 20  # of a write that somebody else's write got in front of
@@ -291,25 +285,6 @@ class RunService:
             log_dirs = load_log_dirs(tx, self._resolve(tx, ref).id)
         return read_logs(log_dirs, self.stored_logs, wanted, after, limit=limit)
 
-    def search(self, *, where: str | None, order: Sequence[str], cursor: str | None, limit: int) -> FoundPage:
-        with self._db.read() as tx:
-            return search(tx, where=where, order=order, cursor=cursor, limit=limit, now=self._clock.now())
-
-    def compare(self, refs: Sequence[str], *, everything: bool = False) -> Comparison:
-        with self._db.read() as tx:
-            facts = [load_facts(tx, self._blobs, self._known_id(tx, ref)) for ref in refs]
-        return compare(facts, everything=everything)
-
-    def code_diff(self, first: str, second: str) -> str:
-        with self._db.read() as tx:
-            runs = (self._resolve(tx, first), self._resolve(tx, second))
-        return code_diff(*runs, self._blobs)
-
-    def gauges(self) -> list[Family]:
-        """For Prometheus."""
-        with self._db.read() as tx:
-            return load_gauges(tx, now=self._clock.now())
-
     def watch_logs(self, attempt_ids: Sequence[str]) -> None:
         """Nodes elsewhere send their lines at once while somebody follows them; to be repeated every few seconds."""
         self.stored_logs.watch(attempt_ids, now=self._clock.now())
@@ -383,15 +358,6 @@ class RunService:
             insert_rules(tx, row["id"], row["spec"].get("rules") or ())
             seal(tx)
         self._nudge()
-
-    def _known_id(self, tx: Connection, ref: str) -> str:
-        """Of a run of ours, or of one that only an MLflow client knows: that one by its whole id."""
-        try:
-            return self._resolve(tx, ref).id
-        except NotFound:
-            if not is_tracked(tx, ref):
-                raise
-            return ref
 
     def _change(self, ref: str, attempt: Callable[[Connection, RunRecord, float], None]) -> wire.RunView:
         """Apply `attempt` to the run as it is now; again if somebody else changed it in between."""

@@ -42,6 +42,7 @@ from windlass.nodes.book import DatabaseNodeBook
 from windlass.nodes.service import NodeService
 from windlass.registry.service import RegistryService
 from windlass.runs.access import RunTokens, TrackingAccess
+from windlass.runs.overview import Overview
 from windlass.runs.rulebook import heed_logged
 from windlass.runs.sealing import Seal
 from windlass.runs.service import RunService
@@ -151,6 +152,7 @@ def compose(settings: Settings, *, open_engines: OpenEngines | None = None, cloc
         db=db,
         blobs=blobs,
         runs=runs,
+        overview=Overview(db=db, blobs=blobs, clock=clock, runs=runs),
         nodes=NodeService(db, blobs, seal, clock, nudge=nudge),
         checkpoints=CheckpointService(db, runs, clock),
         experiments=experiments,

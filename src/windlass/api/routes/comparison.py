@@ -22,13 +22,13 @@ Refs = Annotated[
 @router.get("/compare")
 def compare(run: Refs, services: Context, everything: bool = False) -> Comparison:
     """What differs between runs: params, metrics, data, code, environment, cost; with `everything`, the rest too."""
-    return services.runs.compare(run, everything=everything)
+    return services.overview.compare(run, everything=everything)
 
 
 @router.get("/compare/code", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
 def code(run: Annotated[list[_One], Query(min_length=2, max_length=2)], services: Context) -> Response:
     """A unified diff from the code of the first run to that of the second."""
-    return Response(services.runs.code_diff(*run), media_type="text/plain; charset=utf-8")
+    return Response(services.overview.code_diff(*run), media_type="text/plain; charset=utf-8")
 
 
 @router.get("/search", response_model=FoundPage)
@@ -41,4 +41,4 @@ def search(
 ) -> Response:
     """Runs by what is known of them, the newest first, with params, newest metrics and tags; those of MLflow's clients
     too. `where`: `metrics.loss < 0.5 and state = 'succeeded' and submitted > '7d'`; `order`: `metrics.loss desc`."""
-    return json_of(services.runs.search(where=where, order=order or (), cursor=cursor, limit=limit))
+    return json_of(services.overview.search(where=where, order=order or (), cursor=cursor, limit=limit))

@@ -18,7 +18,7 @@ router = APIRouter(tags=["server"])
 @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
 def metrics(services: Context) -> Response:
     """Runs, nodes, live runs' figures and the server itself, in Prometheus's text format."""
-    return Response(render([*_server(services), *services.runs.gauges()]), media_type=CONTENT_TYPE)
+    return Response(render([*_server(services), *services.overview.gauges()]), media_type=CONTENT_TYPE)
 
 
 def _server(services: Services) -> Iterator[Family]:

@@ -279,7 +279,7 @@ def told(database: Database) -> Iterator[list[tuple[str, Any]]]:
 def locked(told: list[tuple[str, Any]]) -> list[str]:
     """Locks that two writers may meet at, in the order they are taken."""
     kinds = {"pg_advisory_xact_lock": "points", "UPDATE runs ": "run", "FROM runs ": "run", "UPDATE tracked_": "face"}
-    takes = [one for one, _ in told if "FOR UPDATE" in one or "UPDATE" in one.split()[0] or "advisory" in one]
+    takes = [one for one, _ in told if "UPDATE" in one or "advisory" in one]
     return list(dict.fromkeys(kind for one in takes for sign, kind in kinds.items() if sign in one))
 
 

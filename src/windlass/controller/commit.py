@@ -73,6 +73,7 @@ def commit_each(
 
 
 def commit_placements(tx: Connection, placed: Sequence[tuple[RunRecord, Placement]], *, now: float) -> None:
+    store.lock_runs(tx, [run.id for run, _ in placed])  # placed in the order of the queue, locked in that of their ids
     store.insert_attempts(tx, placed, now=now)
     store.advance_all(tx, [_placing(run, placement) for run, placement in placed], now=now)
 

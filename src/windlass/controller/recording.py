@@ -121,6 +121,7 @@ class Recorder:
         changes = [(item, decision) for item in changing for decision in item.changes]
         # Before any row of theirs, as clients do that log to several runs at once.
         lock(tx, *(item.run.id for item in changing))
+        store.lock_runs(tx, [item.run.id for item in changing])
         started = [(item.run, item.attempt, how) for item, how in changes if isinstance(how, MarkRunning)]
         if started:
             commit.commit_running(tx, started, now=now)

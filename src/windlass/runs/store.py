@@ -149,6 +149,15 @@ def advance(
     advance_all(tx, [move], now=now)
 
 
+def lock_runs(tx: Connection, run_ids: Iterable[str]) -> None:
+    """Let nobody else change these runs until this transaction ends. Whoever changes several does this first: all take
+    them by id, and nobody waits for somebody who waits for him. SQLite has one writer at a time anyway."""
+    if tx.dialect.name == "postgresql":
+        for some in in_parts(sorted(set(run_ids))):
+            held = select(runs.c.id).where(runs.c.id.in_(some)).order_by(runs.c.id)
+            tx.execute(held.with_for_update(key_share=True))  # so that others can add events to them
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
     """One step of one run; what `advance` is told of it."""
@@ -164,6 +173,8 @@ class Move:
 def advance_all(tx: Connection, moves: Sequence[Move], *, now: float) -> None:
     """`advance` for many runs in a few statements. ChangedMeanwhile then says that some run was changed, not which,
     and the transaction must be given up."""
+    if len(moves) > 1:
+        lock_runs(tx, [move.run.id for move in moves])
     targets = [transition(move.run.state, STATE_AFTER[move.kind]) for move in moves]
     _update_guarded(
         tx, [(move.run, {**move.changes, "state": target}) for move, target in zip(moves, targets, strict=True)]

@@ -112,7 +112,7 @@ def put_own_tags(tx: Connection, run_id: str, tags: Mapping[str, str | None]) ->
     given = {key: value for key, value in tags.items() if not key.startswith(_MLFLOWS)}
     if not given:
         return
-    held = tx.execute(select(runs.c.tags).where(runs.c.id == run_id).with_for_update()).scalar()
+    held = tx.execute(select(runs.c.tags).where(runs.c.id == run_id).with_for_update(key_share=True)).scalar()
     if held is not None:
         after = {key: value for key, value in {**held, **given}.items() if value is not None}
         tx.execute(update(runs).where(runs.c.id == run_id).values(tags=after))

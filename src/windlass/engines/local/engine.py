@@ -18,7 +18,7 @@ from windlass.engines.folders.observing import NodeLook, decide_stop, observe
 from windlass.engines.folders.plans import attempt_dir
 from windlass.engines.local.listener import Listener
 from windlass.engines.local.machine import Machine, measure_machine
-from windlass.engines.local.node import LocalNode, supervisor_lives
+from windlass.engines.local.node import LocalNode
 from windlass.engines.local.plans import render_node_plans
 from windlass.engines.local.sockets import socket_dir
 from windlass.engines.local.warmpool import PREIMPORT, WarmPool
@@ -198,10 +198,7 @@ class LocalEngine:
         return observation
 
     def _look_at(self, node: LocalNode, asked: tuple[str, float] | None) -> NodeLook:
-        outcome = node.outcome()
-        status = node.status()
-        if outcome is None and status is not None and not supervisor_lives(status):
-            outcome = node.bury(status, self._clock.now())
+        outcome, status = node.last_word(self._clock.now())
         if outcome is not None:
             phase, started_at = Phase.ENDED, outcome["started_at"]
         elif status is None:

@@ -28,6 +28,15 @@ class LocalNode(NodeFolder):
         if status is not None and supervisor_lives(status):
             _send(status["pid"], signal.SIGTERM)
 
+    def last_word(self, now: float) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+        """Its outcome, if it has one, and its status. The status is not older than the outcome: what happened to the
+        ranks is in the one before the other is written, and nobody looks again after an end."""
+        outcome, status = self.outcome(), self.status()
+        if outcome is None and status is not None and not supervisor_lives(status):
+            outcome = self.bury(status, now)
+            status = self.status() or status  # it may have ended between the two looks, and written both
+        return outcome, status
+
     def bury(self, status: Mapping[str, Any], now: float) -> dict[str, Any] | None:
         """The supervisor is dead: end what is left of its processes and put `lost` on record, unless it had written
         an outcome before it died. None if somebody else is at it."""

@@ -15,6 +15,7 @@ from windlass.runs.records import RunRecord
 from windlass.runs.service import RunService
 from windlass.runs.tracked import put_own_tags
 from windlass.runs.types import EventKind, RunState
+from windlass.tenancy.prices import PriceBook
 from windlass.wire import runs as wire
 
 pytestmark = pytest.mark.parametrize(
@@ -37,7 +38,7 @@ def test_placing_and_tagging_the_same_runs(database: Database, pair: list[RunRec
 
     def place() -> None:
         with database.write() as tx:
-            commit_placements(tx, [(later, PLACEMENT), (earlier, PLACEMENT)], now=1.0)
+            commit_placements(tx, [(later, PLACEMENT), (earlier, PLACEMENT)], prices=PriceBook(), now=1.0)
 
     with ThreadPoolExecutor(1) as pool:
         with database.write() as tx:  # as writes of several clients are grouped: by the ids of their runs

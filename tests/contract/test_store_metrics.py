@@ -303,7 +303,7 @@ def test_all_runs_of_a_pass_are_locked_before_any_changes(
     ids = sorted(service.submit(spec, idempotency_key=None, user=None).id for _ in range(3))
     placement = Placement(engine="fake", shares=(NodeShare(node="n", cpus=1, memory_bytes=0, gpu_indices=()),))
     with database.write() as tx:
-        commit_placements(tx, [(one, placement) for one in store.load_runs(tx, ids)], now=1.0)
+        commit_placements(tx, [(one, placement) for one in store.load_runs(tx, ids)], prices=PriceBook(), now=1.0)
     seen = Observation(phase=Phase.RUNNING)
     with database.read() as tx:
         work = [

@@ -20,7 +20,7 @@ from windlass.db.database import Database
 from windlass.runs.records import AttemptRecord, RunRecord, attempt_from_row, run_from_row
 from windlass.runs.tables import attempts, events, runs
 from windlass.runs.types import STATE_AFTER, TRANSITIONS, AttemptState, EventKind, RunState
-from windlass.tenancy.prices import PriceBook, Spent, spent_on
+from windlass.tenancy.prices import PriceBook, Spent, hourly_usd, spent_on
 
 BACKOFF_S = 20.0  # what broke waits no longer than that before it is due again, the first times
 
@@ -99,13 +99,15 @@ def check_preemptions(ledger: Ledger) -> None:
                 assert attempt.giving_way.why in again[attempt.number], attempt.id
 
 
-def check_costs(ledger: Ledger, prices: PriceBook) -> None:
+def check_costs(ledger: Ledger, prices: PriceBook, found: Sequence[Node]) -> None:
+    nodes = {node.name: node for node in found}
     for run_id, run in ledger.runs.items():
         spent = Spent()
         for attempt in ledger.attempts[run_id]:
             if attempt.started_at is not None and attempt.ended_at is not None:
                 seconds = attempt.ended_at - attempt.started_at
-                spent += spent_on(attempt.placement, run.resources.gpu_type, seconds, prices)
+                hourly = hourly_usd(attempt.placement, run.resources.gpu_type, prices, nodes)
+                spent += spent_on(attempt.placement, hourly, seconds)
         noted = (run.cpu_hours, run.gpu_hours, run.cost_usd)
         assert noted == pytest.approx((spent.cpu_hours, spent.gpu_hours, spent.usd), abs=1e-6), run_id
 

@@ -265,7 +265,7 @@ def test_a_thousand_runs_at_a_time_and_every_transition_accounted(site: Site) ->
     ledger.check_paths(book)
     ledger.check_attempts(book)
     ledger.check_preemptions(book)
-    ledger.check_costs(book, site.prices)
+    ledger.check_costs(book, site.prices, NODES)
     ledger.check_rooms(book, NODES)
     states = Counter(str(run.state) for run in book.runs.values())
     assert states.total() == submitted
@@ -306,7 +306,7 @@ def assert_falsehoods_are_found(book: Ledger) -> None:
     with pytest.raises(AssertionError, match="while it was"):
         ledger.check_paths(replace(book, events={last.run_id: book.events[last.run_id][::-1]}))
     with pytest.raises(AssertionError):
-        ledger.check_costs(replace(book, attempts={id: [] for id in book.runs}), PriceBook())
+        ledger.check_costs(replace(book, attempts={id: [] for id in book.runs}), PriceBook(), NODES)
 
 
 def worst(values: Sequence[float]) -> float:

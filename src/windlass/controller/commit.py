@@ -26,8 +26,8 @@ from windlass.runs.records import AttemptRecord, GivingWay, RunRecord, exit_to_j
 from windlass.runs.retry import Blame, Retry
 from windlass.runs.types import AttemptState, EventKind, RunState
 from windlass.scheduling.aside import commit_aside, decide_aside, load_last_aside
-from windlass.scheduling.nodes import load_gpu_type
-from windlass.tenancy.prices import PriceBook, Spent, spent_on
+from windlass.scheduling.nodes import load_named
+from windlass.tenancy.prices import PriceBook, Spent, hourly_usd, spent_on
 from windlass.tracking.store import load_progress
 
 log = logging.getLogger(__name__)
@@ -72,10 +72,24 @@ def commit_each(
                     apply(tx, [decided])
 
 
-def commit_placements(tx: Connection, placed: Sequence[tuple[RunRecord, Placement]], *, now: float) -> None:
+def commit_placements(
+    tx: Connection, placed: Sequence[tuple[RunRecord, Placement]], *, prices: PriceBook, now: float
+) -> None:
     store.lock_runs(tx, [run.id for run, _ in placed])  # placed in the order of the queue, locked in that of their ids
-    store.insert_attempts(tx, placed, now=now)
+    store.insert_attempts(tx, placed, now=now, usd_per_hour=_load_costs(tx, placed, prices))
     store.advance_all(tx, [_placing(run, placement) for run, placement in placed], now=now)
+
+
+def _load_costs(tx: Connection, placed: Sequence[tuple[RunRecord, Placement]], prices: PriceBook) -> dict[str, float]:
+    """By run, an hour of its placement: what its nodes cost now, since they may be gone when it ends."""
+    wanted: dict[str, set[str]] = {}
+    for _, placement in placed:
+        wanted.setdefault(placement.engine, set()).update(share.node for share in placement.shares)
+    nodes = {engine: load_named(tx, engine, names) for engine, names in wanted.items()}
+    return {
+        run.id: hourly_usd(placement, run.resources.gpu_type, prices, nodes[placement.engine])
+        for run, placement in placed
+    }
 
 
 def _placing(run: RunRecord, placement: Placement) -> store.Move:
@@ -112,7 +126,7 @@ def commit_end(
         run = replace(run, state=RunState.RUNNING, version=run.version + 1, started_at=first)
     started_at = decision.started_at or attempt.started_at
     store.end_attempt(tx, attempt, decision.exit, started_at=started_at, ended_at=decision.ended_at)
-    spent = _spent(tx, run, attempt, started_at, decision.ended_at, prices)
+    spent = _spent(run, attempt, started_at, decision.ended_at, prices)
     store.record_event(
         tx, run.id, EventKind.ATTEMPT_ENDED, at=now, attempt=attempt.number,
         message=f"attempt {attempt.number} ended: {describe_exit(decision.exit)}",
@@ -235,20 +249,14 @@ def _conclusion(decision: EndAttempt, now: float) -> tuple[EventKind, str, dict[
 
 
 def _spent(
-    tx: Connection,
-    run: RunRecord,
-    attempt: AttemptRecord,
-    started_at: float | None,
-    ended_at: float,
-    prices: PriceBook,
+    run: RunRecord, attempt: AttemptRecord, started_at: float | None, ended_at: float, prices: PriceBook
 ) -> Spent:
     if started_at is None:
         return Spent()
-    gpu_type, shares = run.resources.gpu_type, attempt.placement.shares
-    if run.resources.gpus and len(run.resources.types) > 1:
-        # Of those that it would take, the one that it got; a node that is gone does not tell any more.
-        gpu_type = load_gpu_type(tx, attempt.engine, shares[0].node) or gpu_type
-    return spent_on(attempt.placement, gpu_type, ended_at - started_at, prices)
+    usd_per_hour = attempt.usd_per_hour
+    if usd_per_hour is None:  # placed by a server of the version before
+        usd_per_hour = hourly_usd(attempt.placement, run.resources.gpu_type, prices)
+    return spent_on(attempt.placement, usd_per_hour, ended_at - started_at)
 
 
 def _signal_name(number: int | None) -> str:

@@ -87,6 +87,7 @@ class Controller:
         rules = rules or Rules()
         self._archivist = archivist
         self._access = access
+        self._prices = prices
         self._log_limit_bytes = log_limit_bytes
         self._listens_since = clock.now()
         self._jitter = jitter or random.Random()
@@ -246,7 +247,7 @@ class Controller:
         with self._db.read() as tx:
             runs = {run.id: run for run in store.load_runs(tx, [d.run_id for d in decisions])}
         placed = {d.run_id: (runs[d.run_id], d.placement) for d in decisions}
-        commit.commit_each(self._db, self._lease, placed, partial(commit.commit_placements, now=now))
+        commit.commit_each(self._db, self._lease, placed, partial(commit.commit_placements, prices=self._prices, now=now))
         if len(decisions) == MOST_PLACED:
             self.nudge()  # there may be more
         with self._db.read() as tx:

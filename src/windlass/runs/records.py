@@ -114,6 +114,7 @@ class AttemptRecord:
     giving_way: GivingWay | None = None
     saved_at: float | None = None
     heeds_notice: bool = False
+    usd_per_hour: float | None = None
 
 
 def ended_attempt(

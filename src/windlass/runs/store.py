@@ -227,7 +227,14 @@ def insert_attempt(tx: Connection, run: RunRecord, placement: Placement, *, now:
     return insert_attempts(tx, [(run, placement)], now=now)[0]
 
 
-def insert_attempts(tx: Connection, placed: Sequence[tuple[RunRecord, Placement]], *, now: float) -> list[str]:
+def insert_attempts(
+    tx: Connection,
+    placed: Sequence[tuple[RunRecord, Placement]],
+    *,
+    now: float,
+    usd_per_hour: Mapping[str, float] | None = None,
+) -> list[str]:
+    """`usd_per_hour`: by run, what its placement costs."""
     rows: list[dict[str, Any]] = [
         {
             "id": attempt_id(run.id, run.attempt_count + 1),
@@ -240,6 +247,7 @@ def insert_attempts(tx: Connection, placed: Sequence[tuple[RunRecord, Placement]
             "queued_at": run.waits_since,
             "log_dirs": [],
             "slot": slot_of(run.id),
+            "usd_per_hour": (usd_per_hour or {}).get(run.id),
         }
         for run, placement in placed
     ]

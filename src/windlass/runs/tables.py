@@ -101,6 +101,7 @@ attempts = Table(
     # Of its newest checkpoint; here too, so that a pass over all runs need not read the catalogue.
     Column("saved_at", Seconds),
     Column("heeds_notice", Boolean, nullable=False, server_default=false()),  # it saves when it is warned
+    Column("usd_per_hour", Float(53)),  # all of its placement; by the price book where it is not known
     Index("ix_attempts_run_number", "run_id", "number", unique=True),
     Index("ix_attempts_state", "state"),
     Index("ix_attempts_released", "released_at"),

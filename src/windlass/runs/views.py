@@ -9,7 +9,7 @@ from typing import Any
 from windlass.core.exits import Exit
 from windlass.runs.records import AttemptRecord, RunHead, RunRecord
 from windlass.runs.types import RunState
-from windlass.tenancy.prices import PriceBook, Spent, spent_on
+from windlass.tenancy.prices import PriceBook, Spent, hourly_usd, spent_on
 from windlass.tracking.blocks import NO_STEP
 from windlass.tracking.points import MetricPoint, ProgressMark, Summary
 from windlass.tracking.rollups import Rollups
@@ -146,7 +146,10 @@ def _summary(
 ) -> dict[str, Any]:
     spent = Spent(cpu_hours=run.cpu_hours, gpu_hours=run.gpu_hours, usd=run.cost_usd)
     if live and live.started_at is not None:
-        spent += spent_on(live.placement, run.resources.gpu_type, now - live.started_at, prices)
+        usd_per_hour = live.usd_per_hour
+        if usd_per_hour is None:  # placed by a server of the version before
+            usd_per_hour = hourly_usd(live.placement, run.resources.gpu_type, prices)
+        spent += spent_on(live.placement, usd_per_hour, now - live.started_at)
     duration_s = (run.ended_at or now) - run.started_at if run.started_at is not None else None
     return {
         "id": run.id,

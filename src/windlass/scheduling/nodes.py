@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Sequence
 from functools import lru_cache
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
@@ -13,6 +14,7 @@ from sqlalchemy import (
     Connection,
     Float,
     Integer,
+    Select,
     String,
     Table,
     Text,
@@ -26,6 +28,8 @@ from sqlalchemy import (
 from windlass.core.resources import Node
 from windlass.db.metadata import Seconds, metadata
 from windlass.scheduling.types import NodeKind
+
+_AT_ONCE = 5_000  # names in one question
 
 nodes = Table(
     "nodes",
@@ -74,7 +78,10 @@ def forget_others(tx: Connection, engines: Collection[str]) -> None:
 
 
 def load_nodes(tx: Connection) -> tuple[Node, ...]:
-    rows = tx.execute(select(nodes).order_by(nodes.c.engine, nodes.c.name))
+    return _nodes(tx, select(nodes).order_by(nodes.c.engine, nodes.c.name))
+
+
+def _nodes(tx: Connection, query: Select[Any]) -> tuple[Node, ...]:
     return tuple(
         Node(
             engine=row.engine,
@@ -88,7 +95,7 @@ def load_nodes(tx: Connection) -> tuple[Node, ...]:
             price_per_hour=row.price_per_hour,
             spot=row.spot,
         )
-        for row in rows
+        for row in tx.execute(query)
     )
 
 
@@ -128,8 +135,14 @@ def load_kinds(tx: Connection) -> tuple[NodeKind, ...]:
     )
 
 
-def load_gpu_type(tx: Connection, engine: str, name: str) -> str | None:
-    return tx.execute(select(nodes.c.gpu_type).where(nodes.c.engine == engine, nodes.c.name == name)).scalar()
+def load_named(tx: Connection, engine: str, names: Collection[str]) -> dict[str, Node]:
+    """By name, those of an engine that there are."""
+    wanted = sorted(set(names))
+    found: list[Node] = []
+    for start in range(0, len(wanted), _AT_ONCE):
+        some = wanted[start : start + _AT_ONCE]
+        found += _nodes(tx, select(nodes).where(nodes.c.engine == engine, nodes.c.name.in_(some)))
+    return {node.name: node for node in found}
 
 
 def load_seen_at(tx: Connection) -> dict[tuple[str, str], float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from windlass.core.resources import Placement
+from windlass.core.resources import Node, NodeShare, Placement
 
 # Typical on-demand cloud prices, in dollars an hour; a server's own price book replaces them.
 DEFAULT_CPU_USD = 0.04
@@ -55,10 +55,42 @@ class Spent:
         )
 
 
-def spent_on(placement: Placement, gpu_type: str | None, seconds: float, prices: PriceBook) -> Spent:
+def spent_on(placement: Placement, usd_per_hour: float, seconds: float) -> Spent:
     """What holding `placement` for so long comes to: allotted resources, used or not."""
     hours = max(0.0, seconds) / 3600
-    cpu_hours = hours * sum(share.cpus for share in placement.shares)
-    gpu_hours = hours * sum(len(share.gpu_indices) * share.gpu_part for share in placement.shares)
-    usd = cpu_hours * prices.cpu_usd + gpu_hours * prices.gpu_price(gpu_type)
-    return Spent(cpu_hours=cpu_hours, gpu_hours=gpu_hours, usd=usd)
+    return Spent(
+        cpu_hours=hours * sum(share.cpus for share in placement.shares),
+        gpu_hours=hours * sum(map(_gpus, placement.shares)),
+        usd=hours * usd_per_hour,
+    )
+
+
+def hourly_usd(
+    placement: Placement, gpu_type: str | None, prices: PriceBook, nodes: Mapping[str, Node] | None = None
+) -> float:
+    """Of all shares together. `gpu_type`: what was asked for; `nodes`: by name, those that are known."""
+    known = nodes or {}
+    return sum(_hourly_usd(share, known.get(share.node), gpu_type, prices) for share in placement.shares)
+
+
+def _hourly_usd(share: NodeShare, node: Node | None, gpu_type: str | None, prices: PriceBook) -> float:
+    """A node's own price is divided among its GPUs, if it has any: the CPUs beside them are part of it. Who takes none
+    of them pays for CPUs as anywhere else."""
+    gpus = _gpus(share)
+    if node is not None and node.price_per_hour and (gpus or not node.gpus):
+        part = (
+            gpus / node.gpus
+            if node.gpus
+            else max(_part(share.cpus, node.cpus), _part(share.memory_bytes, node.memory_bytes))
+        )
+        return node.price_per_hour * min(1.0, part)
+    type_there = node.gpu_type if node is not None and node.gpu_type else gpu_type
+    return share.cpus * prices.cpu_usd + gpus * prices.gpu_price(type_there)
+
+
+def _gpus(share: NodeShare) -> float:
+    return len(share.gpu_indices) * share.gpu_part
+
+
+def _part(held: float, there: float) -> float:
+    return held / there if there else 0.0

@@ -7,11 +7,12 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import Connection, text
 
-from tests.unit.controller.stage import Stage
+from tests.unit.controller.stage import NODE, Stage
 from windlass.agent.layout import metrics_spool
 from windlass.controller import commit
 from windlass.core.errors import Unavailable
@@ -142,8 +143,8 @@ def test_what_goes_wrong_with_one_run_does_not_keep_the_others(
     cursed, fine = stage.submit(), stage.submit()
     real = commit.commit_placements
 
-    def fail_for_one(tx: Connection, placed: Sequence[tuple[RunRecord, Placement]], *, now: float) -> None:
-        real(tx, placed, now=now)
+    def fail_for_one(tx: Connection, placed: Sequence[tuple[RunRecord, Placement]], **options: Any) -> None:
+        real(tx, placed, **options)
         if any(run.id == cursed for run, _ in placed):
             tx.execute(text("SELECT no_such_column FROM runs"))
 
@@ -154,6 +155,22 @@ def test_what_goes_wrong_with_one_run_does_not_keep_the_others(
     monkeypatch.undo()
     stage.pass_time()
     assert stage.state(cursed) == "starting"
+
+
+def test_a_run_costs_what_its_node_does(stage: Stage) -> None:
+    """As it was when it was placed: prices of spot nodes change, and nodes go."""
+    stage.cluster.nodes = (replace(NODE, price_per_hour=10.0),)
+    stage.pass_time(60)
+    run_id = stage.submit(resources={"gpus": 1, "cpus": 1})
+    stage.pass_time()
+    stage.pass_time()
+    stage.cluster.nodes = (replace(NODE, price_per_hour=99.0),)
+    stage.pass_time(3_600)
+    going_on = stage.service.view(run_id).cost
+    assert going_on.usd == pytest.approx(10.0 / 2, rel=0.01)
+    stage.engine.finish(f"{run_id}.1", Exit(reason=ExitReason.COMPLETED))
+    stage.controller.reconcile()
+    assert stage.service.view(run_id).cost == going_on
 
 
 def test_the_loop_goes_on_after_a_bad_pass_and_ends_when_told(

@@ -59,13 +59,13 @@ def test_only_the_servers_key_makes_tokens(
 def test_a_program_is_told_of_its_run(database: Database, tokens: RunTokens, run_id: str) -> None:
     run, info = load(database, run_id)
     access = TrackingAccess(database, tokens, url=lambda type: URL if type == "local" else None)
-    address = {"MLFLOW_TRACKING_URI": URL, "MLFLOW_TRACKING_TOKEN": tokens.token(run_id)}
+    address, secret = {"MLFLOW_TRACKING_URI": URL}, {"MLFLOW_TRACKING_TOKEN": tokens.token(run_id)}
     itself = {"MLFLOW_RUN_ID": run_id, "MLFLOW_EXPERIMENT_ID": str(info.experiment_id)}
-    assert access.variables(run, "local", {}) == {**address, **itself}
-    assert access.variables(run, "ray", {}) == {}, "nobody knows where the server is from there"
-    assert access.variables(run, "local", {"MLFLOW_TRACKING_URI": "http://other"}) == {}
-    assert access.variables(run, "local", {"MLFLOW_EXPERIMENT_NAME": "mine"}) == address
-    assert access.variables(run, "local", {"MLFLOW_TRACKING_TOKEN": "own"}) == {"MLFLOW_TRACKING_URI": URL, **itself}
+    assert access.tell(run, "local", {}) == ({**address, **itself}, secret)
+    assert access.tell(run, "ray", {}) == ({}, {}), "nobody knows where the server is from there"
+    assert access.tell(run, "local", {"MLFLOW_TRACKING_URI": "http://other"}) == ({}, {})
+    assert access.tell(run, "local", {"MLFLOW_EXPERIMENT_NAME": "mine"}) == (address, secret)
+    assert access.tell(run, "local", {"MLFLOW_TRACKING_TOKEN": "own"}) == ({**address, **itself}, {})
 
 
 def test_the_other_row_follows_the_run(database: Database, service: RunService, clock: FakeClock, run_id: str) -> None:

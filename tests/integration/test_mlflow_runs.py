@@ -77,6 +77,22 @@ def test_what_a_script_logs_by_mlflow_is_its_runs(tmp_path: Path) -> None:
         assert fold["info"]["status"] == "FINISHED"
 
 
+def test_the_token_of_a_run_is_in_no_file_and_no_log(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(
+        "import os, pathlib\n"
+        "token = os.environ['MLFLOW_TRACKING_TOKEN']\n"
+        f"home = pathlib.Path({str(tmp_path / 'home')!r})\n"
+        "held = [path for path in home.rglob('*') if path.is_file() and token.encode() in path.read_bytes()]\n"
+        "plans = list(home.rglob('plan.json'))\n"
+        "print(len(plans), len(held), token)\n"
+    )
+    with running_server(tmp_path / "home") as server, server.client() as client:
+        run_id = submit(client, program)
+        assert await_end(client, run_id)["state"] == "succeeded"
+        assert "1 0 ***" in client.get(f"/api/runs/{run_id}/logs").text
+
+
 def test_a_run_that_fails_or_goes_to_another_server_says_so(tmp_path: Path) -> None:
     failing, elsewhere = tmp_path / "failing.py", tmp_path / "elsewhere.py"
     failing.write_text("import mlflow\nmlflow.log_metric('loss', 1.0)\nraise SystemExit(3)\n")

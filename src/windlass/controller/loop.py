@@ -247,7 +247,9 @@ class Controller:
         with self._db.read() as tx:
             runs = {run.id: run for run in store.load_runs(tx, [d.run_id for d in decisions])}
         placed = {d.run_id: (runs[d.run_id], d.placement) for d in decisions}
-        commit.commit_each(self._db, self._lease, placed, partial(commit.commit_placements, prices=self._prices, now=now))
+        commit.commit_each(
+            self._db, self._lease, placed, partial(commit.commit_placements, prices=self._prices, now=now)
+        )
         if len(decisions) == MOST_PLACED:
             self.nudge()  # there may be more
         with self._db.read() as tx:
@@ -344,14 +346,15 @@ class Controller:
         """In a thread of its own on engines that can bear it."""
         secrets = self._open_secrets(run)
         own = {**(run.origin.get("env") or {}), **(run.spec_data.get("env") or {}), **secrets}
+        told, credentials = self._access.tell(run, engine.type, own) if self._access else ({}, {})
         launch = render_launch(
             run,
             attempt,
-            secrets,
+            {**secrets, **credentials},
             engine_type=engine.type,
             inherited=os.environ,
             key=os.urandom(16).hex(),
-            told=self._access.variables(run, engine.type, own) if self._access else None,
+            told=told,
             log_limit_bytes=self._log_limit_bytes,
         )
         if not self._lease.is_fresh():

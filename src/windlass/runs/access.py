@@ -42,6 +42,10 @@ class RunTokens:
     def token(self, run_id: str) -> str:
         return f"{run_id}.{self._proof(run_id)}"
 
+    @property
+    def may_be_sealed(self) -> bool:
+        return self._seal.is_ready()
+
     def looks_like_one(self, token: str) -> bool:
         return RUN_ID.match(token.partition(".")[0]) is not None
 
@@ -79,19 +83,21 @@ class TrackingAccess:
         self._tokens = tokens
         self._url = url
 
-    def variables(self, run: RunRecord, engine_type: str, own: Mapping[str, str]) -> dict[str, str]:
-        """For the environment of the run's ranks. `own`: what its user has set, which wins: a tracking server of
-        theirs, an experiment, a run."""
+    def tell(self, run: RunRecord, engine_type: str, own: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+        """For the environment of the run's ranks: variables, and those that are to go the way of secrets, not into
+        plans, and masked in logs. Where nothing can be sealed they go with the others. `own`: what its user has set,
+        which wins: a tracking server of theirs, an experiment, a run."""
         url = self._url(engine_type)
         if url is None or "MLFLOW_TRACKING_URI" in own:
-            return {}
-        told = {"MLFLOW_TRACKING_URI": url}
+            return {}, {}
+        told: dict[str, str] = {"MLFLOW_TRACKING_URI": url}
+        secret: dict[str, str] = {}
         if self._tokens is not None and not any(name in own for name in _CREDENTIALS):
-            told["MLFLOW_TRACKING_TOKEN"] = self._tokens.token(run.id)
+            (secret if self._tokens.may_be_sealed else told)["MLFLOW_TRACKING_TOKEN"] = self._tokens.token(run.id)
         if not any(name in own for name in _CHOICES):
             with self._db.read() as tx:
                 mine = select(tracked_runs.c.experiment_id).where(tracked_runs.c.id == run.id)
                 number = tx.execute(mine).scalar()
             if number is not None:
                 told |= {"MLFLOW_RUN_ID": run.id, "MLFLOW_EXPERIMENT_ID": str(number)}
-        return told
+        return told, secret

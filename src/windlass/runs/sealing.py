@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import hmac
+import importlib.util
 import json
 import os
 import tempfile
@@ -65,6 +66,10 @@ class Seal:
         except InvalidToken as error:
             raise BadSeal("secrets were sealed with another key", hint=f"set {KEY_VARIABLE} to that key") from error
         return values
+
+    def is_ready(self) -> bool:
+        """Whether there is what it takes to seal anything."""
+        return importlib.util.find_spec("cryptography") is not None
 
     def derive(self, purpose: str) -> bytes:
         """Another key for another purpose, the same on every server; it does not tell what it was made from."""

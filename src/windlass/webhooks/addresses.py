@@ -6,11 +6,14 @@ really connected to is looked at again before a byte is sent, since a name may m
 from __future__ import annotations
 
 import ipaddress
+import queue
 import re
 import socket
+import threading
 import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from windlass.core.errors import InvalidInput
 
@@ -68,7 +71,7 @@ def check_url(url: str, rules: WebhookRules, *, resolve: Resolve | None = None) 
     if not host or any(letter.isspace() or not letter.isprintable() for letter in url):
         raise InvalidInput(f"Webhook URL must include a hostname: {url!r}")
     if not rules.allow_private:
-        _check_host(host, resolve or addresses_of)
+        _check_host(host, resolve or partial(addresses_of, within_s=rules.timeout_s))
 
 
 def is_public(address: str) -> bool:
@@ -83,8 +86,25 @@ def is_public(address: str) -> bool:
     return ip.is_global
 
 
-def addresses_of(host: str) -> list[str]:
-    return [str(found[4][0]) for found in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
+def addresses_of(host: str, *, within_s: float) -> list[str]:
+    """Raises OSError, TimeoutError among them, or ValueError. The system's resolver cannot be told how long it may
+    take, so a thread waits for it: one that gets no answer goes on by itself until the resolver gives up."""
+    answer: queue.SimpleQueue[list[str] | OSError | ValueError] = queue.SimpleQueue()
+
+    def ask() -> None:
+        try:
+            answer.put([str(found[4][0]) for found in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)])
+        except (OSError, ValueError) as error:
+            answer.put(error)
+
+    threading.Thread(target=ask, name="webhook-lookup", daemon=True).start()
+    try:
+        found = answer.get(timeout=within_s)
+    except queue.Empty:
+        raise TimeoutError(f"no answer to where {host!r} is within {within_s:.3g} s") from None
+    if isinstance(found, Exception):
+        raise found
+    return found
 
 
 def _check_host(host: str, resolve: Resolve) -> None:

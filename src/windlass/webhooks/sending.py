@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from windlass.core.errors import InvalidInput
-from windlass.webhooks.addresses import BlockedAddress, WebhookRules, check_url, is_public
+from windlass.webhooks.addresses import BlockedAddress, WebhookRules, addresses_of, check_url, is_public
 from windlass.webhooks.types import Reply
 
 _MOST_OF_A_REPLY = 64 * 1024
@@ -44,11 +44,12 @@ class HttpSender:
         self._rules = rules
 
     def send(self, letter: Letter, *, at: float) -> Reply:
+        deadline = _Deadline(self._rules.timeout_s)
         try:
-            check_url(letter.url, self._rules)
+            check_url(letter.url, self._rules, resolve=deadline.addresses_of)
         except InvalidInput as error:
             return Reply(error=error.message, hopeless="Cannot resolve" not in error.message)
-        connection = _connect(letter.url, self._rules)
+        connection = _connect(letter.url, self._rules, deadline)
         try:
             return _exchange(connection, letter, at=at)
         except BlockedAddress as error:
@@ -88,6 +89,9 @@ class _Deadline:
         if (left_s := self._at - time.monotonic()) <= 0:
             raise TimeoutError(f"it took longer than {self._limit_s:g} s")
         return left_s
+
+    def addresses_of(self, host: str) -> list[str]:
+        return addresses_of(host, within_s=self.left_s())
 
 
 class _Heard(io.RawIOBase):
@@ -147,9 +151,9 @@ class _Secure(http.client.HTTPSConnection, _Plain):
 def _reach(host: str, port: int, deadline: _Deadline) -> socket.socket:
     """The first of its addresses that answers."""
     failure: OSError | None = None
-    for *_, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+    for address in deadline.addresses_of(host):
         try:
-            sock = socket.create_connection((str(address[0]), port), timeout=deadline.left_s())
+            sock = socket.create_connection((address, port), timeout=deadline.left_s())
         except OSError as error:
             failure = failure or error
             continue
@@ -159,7 +163,7 @@ def _reach(host: str, port: int, deadline: _Deadline) -> socket.socket:
     raise failure or OSError(f"{host} has no address")
 
 
-def _connect(url: str, rules: WebhookRules) -> _Plain:
+def _connect(url: str, rules: WebhookRules, deadline: _Deadline) -> _Plain:
     parsed = urllib.parse.urlsplit(url)
     host = parsed.hostname or ""
     connection: _Plain
@@ -167,7 +171,7 @@ def _connect(url: str, rules: WebhookRules) -> _Plain:
         connection = _Secure(host, parsed.port, context=ssl.create_default_context())
     else:
         connection = _Plain(host, parsed.port)
-    connection.deadline = _Deadline(rules.timeout_s)
+    connection.deadline = deadline
     connection.allow_private = rules.allow_private
     return connection
 

@@ -156,7 +156,7 @@ def test_a_place_inside_hears_nothing() -> None:
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         assert HttpSender(rules).send(letter(url), at=1.0).hopeless
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("windlass.webhooks.sending.check_url", lambda _url, _rules: None)
+            patch.setattr("windlass.webhooks.sending.check_url", lambda *_told, **_options: None)
             reply = HttpSender(rules).send(letter(url), at=1.0)
         listening.settimeout(5)
         connection, _ = listening.accept()
@@ -165,3 +165,24 @@ def test_a_place_inside_hears_nothing() -> None:
     assert "127.0.0.1 is not a public IP address" in str(reply.error)
     assert reply.hopeless
     assert heard == [b""]
+
+
+@pytest.mark.parametrize("allow_private", [True, False])
+def test_a_name_server_that_says_nothing_takes_no_longer_than_others(
+    monkeypatch: pytest.MonkeyPatch, allow_private: bool
+) -> None:
+    is_over = threading.Event()
+
+    def never(*_args: object, **_options: object) -> list[object]:
+        is_over.wait(60)
+        raise OSError("the test is over")
+
+    monkeypatch.setattr("windlass.webhooks.addresses.socket.getaddrinfo", never)
+    rules = WebhookRules(schemes=("http",), allow_private=allow_private, timeout_s=0.05)
+    try:
+        reply = HttpSender(rules).send(letter("http://example.com/"), at=1.0)
+    finally:
+        is_over.set()
+    assert reply.status is None
+    assert "no answer to where 'example.com' is" in (reply.error or "")
+    assert not reply.hopeless

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 
 from windlass.core.clock import Clock
 from windlass.core.errors import InvalidInput, NotFound
@@ -13,7 +14,7 @@ from windlass.experiments.locations import model_location
 from windlass.experiments.modelsearch import STATUSES, ModelSearch, offset_in, token_of
 from windlass.experiments.naming import random_name
 from windlass.experiments.rules import check_model_name, experiment_number
-from windlass.experiments.types import LoggedModel, NewModel, Pair, Stage
+from windlass.experiments.types import LoggedModel, Metric, ModelMetric, NewModel, Pair, Stage
 
 
 class LoggedModelService:
@@ -44,6 +45,23 @@ class LoggedModelService:
             )
             modelstore.insert_model(tx, model)
         return model
+
+    def adopt(self, given: LoggedModel) -> tuple[str, bool]:
+        """Take in a model that another server has kept, under its id; one that is here is brought up to date. Where
+        its files belong, and whether it was new."""
+        with self._db.write() as tx:
+            experiment = catalogue.load_active(tx, given.experiment_id)
+            model = replace(given, artifact_location=model_location(experiment.artifact_location, given.id))
+            created = modelstore.put_new_model(tx, model)
+            if not created:
+                model = modelstore.load_model(tx, given.id)
+                changes = {"status": given.status, "status_message": given.status_message}
+                modelstore.update_model(tx, given.id, now_ms=given.updated_ms, **changes)
+            modelstore.put_params(tx, given.id, given.params)
+            modelstore.put_tags(tx, given.id, given.tags)
+            for run_id, points in _by_run(given.metrics).items():
+                modelstore.put_metrics(tx, run_id, points)
+        return model.artifact_location, created
 
     def get(self, model_id: str, *, deleted_too: bool = False) -> LoggedModel:
         with self._db.read() as tx:
@@ -91,3 +109,11 @@ class LoggedModelService:
 
     def _now_ms(self) -> int:
         return int(self._clock.now() * 1000)
+
+
+def _by_run(metrics: Sequence[ModelMetric]) -> dict[str, list[Metric]]:
+    found: dict[str, list[Metric]] = {}
+    for one in sorted(metrics, key=lambda one: one.run_id):  # writers that meet go through runs in one order
+        point = Metric(one.key, one.value, one.at_ms, one.step, one.model_id, one.dataset_name, one.dataset_digest)
+        found.setdefault(one.run_id, []).append(point)
+    return found

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, Table, delete, insert, select, update
 
 from windlass.core.errors import NotFound
-from windlass.db.insertion import insert_missing, insert_or_replace_all
+from windlass.db.insertion import insert_missing, insert_new, insert_or_replace_all
 from windlass.experiments.modelsearch import ModelSearch, search_query
 from windlass.experiments.tables import logged_model_metrics, logged_model_params, logged_model_tags, logged_models
 from windlass.experiments.types import LoggedModel, Metric, ModelMetric, Pair, Stage
@@ -20,9 +20,18 @@ _PARTS = ("params", "tags", "metrics")
 
 
 def insert_model(tx: Connection, model: LoggedModel) -> None:
-    tx.execute(insert(logged_models).values({key: value for key, value in asdict(model).items() if key not in _PARTS}))
+    tx.execute(insert(logged_models).values(_head(model)))
     put_params(tx, model.id, model.params)
     put_tags(tx, model.id, model.tags)
+
+
+def put_new_model(tx: Connection, model: LoggedModel) -> bool:
+    """Without its params, tags and metrics. False if there is one with that id, which is left as it is."""
+    return insert_new(tx, logged_models, _head(model))
+
+
+def _head(model: LoggedModel) -> dict[str, Any]:
+    return {key: value for key, value in asdict(model).items() if key not in _PARTS}
 
 
 def load_model(tx: Connection, model_id: str, *, deleted_too: bool = False) -> LoggedModel:

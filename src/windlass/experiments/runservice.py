@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from sqlalchemy import Connection
@@ -63,12 +64,20 @@ class OwnValues(Protocol):
 
 class TrackedRunService:
     def __init__(
-        self, *, db: Database, clock: Clock, own_tags: OwnTags | None = None, own_values: OwnValues | None = None
+        self,
+        *,
+        db: Database,
+        clock: Clock,
+        own_tags: OwnTags | None = None,
+        own_values: OwnValues | None = None,
+        cut_values: bool = True,
     ) -> None:
+        """`cut_values`: those of params and tags that are too long, rather than refusing them."""
         self._db = db
         self._clock = clock
         self._own_tags = own_tags
         self._own_values = own_values
+        self._cut = cut_values
         self._writes = GroupedWrites(db)
 
     # ---- runs --------------------------------------------------------------------------------------------------
@@ -103,6 +112,24 @@ class TrackedRunService:
 
         info = self._writes.write(write, key=run_id)
         return TrackedRun(info=info, tags=[Pair(key, value) for key, value in dict(tags).items()])
+
+    def adopt(self, given: RunInfo) -> tuple[RunInfo, bool]:
+        """Take in a run that another server has kept, under its id, and whether it was new here; one that is here is
+        brought up to date. Its artifacts belong where its experiment has them."""
+        if _is_own(given.id):
+            raise InvalidInput(f"'{given.id}' is an id of Windlass's own runs, which come by being submitted")
+
+        def write(tx: Connection) -> tuple[RunInfo, bool]:
+            experiment = catalogue.load_active(tx, given.experiment_id)
+            info = replace(given, artifact_uri=run_location(experiment.artifact_location, given.id))
+            if runstore.put_new_run(tx, info):
+                return info, True
+            held = runstore.load_active(tx, given.id)
+            changes = {"status": given.status, "start_ms": given.start_ms, "end_ms": given.end_ms}
+            runstore.update_run(tx, given.id, name=given.name, user=given.user, **changes)
+            return replace(given, experiment_id=held.experiment_id, artifact_uri=held.artifact_uri), False
+
+        return self._writes.write(write, key=given.id)
 
     def get(self, run_id: str) -> TrackedRun:
         with self._db.read() as tx:
@@ -153,7 +180,7 @@ class TrackedRunService:
         self._log(run_id, lambda tx: self._put_metrics(tx, run_id, [metric]))
 
     def log_param(self, run_id: str, param: Pair) -> None:
-        param = checked_param(param)
+        param = checked_param(param, cut=self._cut)
 
         def write(tx: Connection) -> None:
             for given, held in runstore.put_params(tx, run_id, [param]):
@@ -165,7 +192,7 @@ class TrackedRunService:
         self._log(run_id, write)
 
     def set_tag(self, run_id: str, tag: Pair) -> None:
-        tag = checked_tag(tag)
+        tag = checked_tag(tag, cut=self._cut)
         self._log(run_id, lambda tx: self._put_tags(tx, run_id, [tag]))
 
     def delete_tag(self, run_id: str, key: str) -> None:
@@ -181,8 +208,8 @@ class TrackedRunService:
         check_run_id(run_id)
         for number, metric in enumerate(metrics):
             check_metric(metric, f"metrics[{number}]")
-        params = [checked_param(param, f"params[{number}]") for number, param in enumerate(params)]
-        tags = [checked_tag(tag, f"tags[{number}]") for number, tag in enumerate(tags)]
+        params = [checked_param(param, f"params[{number}]", cut=self._cut) for number, param in enumerate(params)]
+        tags = [checked_tag(tag, f"tags[{number}]", cut=self._cut) for number, tag in enumerate(tags)]
         check_batch(metrics, params, tags)
 
         def write(tx: Connection) -> None:

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Table, bindparam, delete, insert, select, upd
 
 from windlass.core.errors import InvalidInput, NotFound
 from windlass.core.paging import offset_of, page_token
-from windlass.db.insertion import insert_missing, insert_or_replace_all
+from windlass.db.insertion import insert_missing, insert_new, insert_or_replace_all
 from windlass.experiments.inputs import load_inputs, load_models
 from windlass.experiments.runsearch import search_query
 from windlass.experiments.tables import run_params, run_tags, tracked_runs
@@ -23,22 +23,29 @@ _AT_ONCE = 5_000  # values in one statement; databases allow some ten thousand
 
 
 def insert_run(tx: Connection, info: RunInfo, params: Sequence[Pair], tags: Sequence[Pair]) -> None:
-    tx.execute(
-        insert(tracked_runs).values(
-            id=info.id,
-            experiment_id=info.experiment_id,
-            name=info.name,
-            user=info.user,
-            status=info.status,
-            start_ms=info.start_ms,
-            end_ms=info.end_ms,
-            stage=info.stage,
-            artifact_uri=info.artifact_uri,
-        )
-    )
+    tx.execute(insert(tracked_runs).values(_head(info)))
     for table, pairs in ((run_params, params), (run_tags, tags)):
         if pairs:
             tx.execute(insert(table), _rows(info.id, pairs))
+
+
+def put_new_run(tx: Connection, info: RunInfo) -> bool:
+    """False if there is one with that id, which is left as it is."""
+    return insert_new(tx, tracked_runs, _head(info))
+
+
+def _head(info: RunInfo) -> dict[str, Any]:
+    return {
+        "id": info.id,
+        "experiment_id": info.experiment_id,
+        "name": info.name,
+        "user": info.user,
+        "status": info.status,
+        "start_ms": info.start_ms,
+        "end_ms": info.end_ms,
+        "stage": info.stage,
+        "artifact_uri": info.artifact_uri,
+    }
 
 
 def load_info(tx: Connection, run_id: str) -> RunInfo:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
 from windlass.core.clock import Clock
-from windlass.core.errors import AlreadyExists, InvalidInput, NotFound, WindlassError
+from windlass.core.errors import AlreadyExists, Conflict, InvalidInput, NotFound, WindlassError
 from windlass.core.paging import offset_of, page_token
 from windlass.db.database import Database
 from windlass.registry import announcements, filters, naming, origins, search, store
@@ -146,6 +146,38 @@ class RegistryService:
                 origins.note_version(deed.tx, new.model_id, new.name, made.version)
             deed.announce(announcements.version_created(new, made))
         return made
+
+    def adopt_version(self, given: ModelVersion) -> tuple[str, bool]:
+        """Take in a version that another server has kept, with its number and times; one that is here is brought up to
+        date. Where its files are, and whether it was new. Raises Conflict if the number is another version's here."""
+        naming.check_name(given.name)
+        naming.check_tags(given.tags)
+        new = NewVersion(
+            name=given.name,
+            source=given.source or "",
+            run_id=given.run_id,
+            run_link=given.run_link,
+            description=given.description,
+            model_id=given.model_id,
+            tags=given.tags,
+        )
+        with self._deed() as deed:
+            store.lock_model(deed.tx, given.name)
+            held = store.find_version(deed.tx, given.name, given.version)
+            if held is not None:
+                return _same_version(held, given).location or "", self._refresh_version(deed.tx, given)
+            origins.check_source(deed.tx, new, pattern=self._sources)
+            traced, location = origins.trace_source(deed.tx, new)
+            store.insert_version(deed.tx, replace(given, run_id=traced.run_id, location=location))
+            if store.load_model(deed.tx, given.name).updated_at < given.updated_at:
+                store.update_model(deed.tx, given.name, updated_at=given.updated_at)
+        return location, True
+
+    def _refresh_version(self, tx: Connection, given: ModelVersion) -> bool:
+        store.update_version(tx, given.name, given.version, description=given.description, stage=given.stage)
+        for key, value in given.tags.items():
+            store.put_version_tag(tx, given.name, given.version, key, value)
+        return False
 
     def get_version(self, name: str, version: int) -> ModelVersion:
         naming.check_name(name)
@@ -289,6 +321,18 @@ def _taken(name: str, there: Mapping[str, str], wanted: Mapping[str, str]) -> Al
         f"Tried to create a {new.lower()} with name {name!r}, but the name is already taken by a {old.lower()}. MLflow"
         " does not allow creating a model and a prompt with the same name."
     )
+
+
+def _same_version(held: ModelVersion, given: ModelVersion) -> ModelVersion:
+    """Versions of one number are the same if they were made at the same moment; what was deleted stays so."""
+    if held.stage == Stage.DELETED:
+        raise Conflict(f"version {given.version} of model '{given.name}' was deleted here")
+    if abs(held.created_at - given.created_at) >= 0.001:
+        raise Conflict(
+            f"version {given.version} of model '{given.name}' is another one here, of source '{held.source}'",
+            hint="rename the model here or there: `MlflowClient().rename_registered_model(name, new_name)`",
+        )
+    return held
 
 
 def _check_most(most: int, *, least: int, limit: int) -> None:

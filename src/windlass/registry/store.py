@@ -159,6 +159,23 @@ def put_version(tx: Connection, new: NewVersion, *, location: str, at: float) ->
     return ModelVersion(**row, tags=dict(new.tags))  # type: ignore[arg-type]
 
 
+def insert_version(tx: Connection, version: ModelVersion) -> None:
+    """One that has its number already. Who calls holds the model's lock."""
+    columns = {column.name: getattr(version, column.name) for column in model_versions.columns}
+    tx.execute(insert(model_versions).values(**columns))
+    key = {"name": version.name, "version": version.version}
+    if version.tags:
+        rows = [{**key, "key": tag, "value": text} for tag, text in sorted(version.tags.items())]
+        tx.execute(insert(model_version_tags), rows)
+
+
+def find_version(tx: Connection, name: str, version: int) -> ModelVersion | None:
+    """Without tags and aliases; also one that was deleted."""
+    c = model_versions.c
+    row = tx.execute(select(model_versions).where(c.name == name, c.version == version)).first()
+    return None if row is None else ModelVersion(**row._mapping)
+
+
 def load_version(tx: Connection, name: str, version: int) -> ModelVersion:
     """With its aliases."""
     row = tx.execute(select(model_versions).where(_is(name, version))).first()

@@ -55,6 +55,7 @@ _RUNS = {
     "reproduce": "control",
     "checkpoints": "checkpoints",
     "artifacts": "artifacts",
+    "import": "imports",
     "recipes": "recipes",
     "plan": "plan",
     "simulate": "simulate",
@@ -71,7 +72,7 @@ _SERVER = {
     "restore": "backup",
     "version": "server",
 }
-_GROUPS = ("server", "checkpoints", "nodes", "artifacts")  # commands with commands of their own
+_GROUPS = ("server", "checkpoints", "nodes", "artifacts", "import")  # commands with commands of their own
 # Everything after the command's first word is the command's own: `windlass run train.py --lr 3`.
 _OPEN_ENDED = {"run": {"allow_interspersed_args": False}}
 

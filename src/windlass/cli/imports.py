@@ -1,0 +1,108 @@
+"""`import`: what other tools have kept, copied to the server."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from windlass.cli import options
+from windlass.cli.connection import connection, open_or_start
+from windlass.cli.terminal import next_steps, notice, paint_for, say, say_json
+from windlass.core.quantities import format_size
+
+if TYPE_CHECKING:
+    from windlass.imports.copying import Summary, Watcher
+
+app = typer.Typer(help="Copy what other tools have kept: MLflow.", no_args_is_help=True)
+
+_MOST_PROBLEMS = 20
+
+
+@app.callback()
+def _group() -> None:
+    """Copy what other tools have kept: MLflow."""
+
+
+@app.command()
+def mlflow(
+    ctx: typer.Context,
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="http://HOST:PORT of an MLflow server, or a folder `mlruns`.")
+    ],
+    experiment: Annotated[
+        list[str] | None,
+        typer.Option("--experiment", "-e", metavar="NAME", help="Only this experiment; repeatable."),
+    ] = None,
+    artifacts: Annotated[bool, typer.Option("--artifacts/--no-artifacts", help="Files of runs and models too.")] = True,
+    deleted: Annotated[bool, typer.Option("--deleted", help="Deleted experiments and runs too, as deleted.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be copied.")] = False,
+    parallel: Annotated[int, typer.Option("--parallel", min=1, max=64, help="Runs at a time.")] = 8,
+    json: options.Json = False,
+) -> None:
+    """Copy experiments, runs, metrics, artifacts and models from MLflow, with their ids. Again: what is new.
+
+    MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, are sent to the MLflow server.
+    """
+    from windlass.imports.copying import Copier, Wishes
+    from windlass.imports.destination import Destination
+    from windlass.imports.opening import open_source
+
+    wishes = Wishes(
+        experiments=tuple(experiment or ()), deleted=deleted, files=artifacts, dry_run=dry_run, at_once=parallel
+    )
+    opened = open_source(source, os.environ)
+    with contextlib.closing(opened), open_or_start(connection(ctx)) as client, _watching() as watcher:
+        summary = Copier(opened, Destination(client.transport), wishes, watcher).copy()
+    if json:
+        say_json({"source": opened.address, "dry_run": dry_run, **asdict(summary)})
+    else:
+        _show(summary, dry_run=dry_run)
+    if summary.problems:
+        raise typer.Exit(1)
+
+
+def _show(summary: Summary, *, dry_run: bool) -> None:
+    runs = summary.runs
+    told = "would be " if dry_run else ""
+    parts = [f"{runs[name]:,} {told if name in ('copied', 'updated') else ''}{name}" for name in runs if runs[name]]
+    say(f"{summary.experiments:,} experiments ({summary.experiments_created:,} new)")
+    say(f"runs: {', '.join(parts) or 'none'}")
+    if not dry_run:
+        say(f"{summary.points:,} points, {summary.files:,} files ({format_size(summary.bytes)})")
+    say(
+        f"{summary.logged_models:,} logged models, {summary.models:,} registered models,"
+        f" {summary.versions:,} versions{'' if dry_run else ' new'}"
+    )
+    paint = paint_for(sys.stderr)
+    for problem in summary.problems[:_MOST_PROBLEMS]:
+        print(f"{paint('not copied:', 'yellow', 'bold')} {problem}", file=sys.stderr)
+    if len(summary.problems) > _MOST_PROBLEMS:
+        notice(f"and {len(summary.problems) - _MOST_PROBLEMS:,} more; --json lists all")
+    if not dry_run:
+        next_steps("windlass search")
+
+
+class _Quiet:
+    def found(self, runs: int) -> None: ...
+
+    def ended(self, run: str) -> None: ...
+
+    def sent(self, size: int) -> None: ...
+
+
+@contextlib.contextmanager
+def _watching() -> Iterator[Watcher]:
+    """On a terminal only, and on stderr."""
+    if not sys.stderr.isatty():
+        yield _Quiet()
+        return
+    from windlass.cli.importbar import shown_progress
+
+    with shown_progress() as watcher:
+        yield watcher

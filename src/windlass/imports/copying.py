@@ -1,0 +1,265 @@
+"""Copies what a source has to a server: experiments one after the other, several of their runs at a time. What is there
+already is not sent again, so that the same call goes on where one was broken off."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from windlass.core.errors import InvalidInput, ServerUnreachable, Unauthorized, WindlassError
+from windlass.imports import plan
+from windlass.imports.destination import Destination, KnownExperiment, Taken
+from windlass.imports.plan import Deed, Here, Places
+from windlass.imports.records import Experiment, File, LoggedModel, Owner, RegisteredModel, Run, Source
+
+_T = TypeVar("_T")
+_AHEAD = 4  # runs read ahead for each that is being copied
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    experiments: Sequence[str] = ()  # names; all if there are none
+    deleted: bool = False
+    files: bool = True
+    dry_run: bool = False
+    at_once: int = 8
+
+
+@dataclass(slots=True, kw_only=True)
+class Summary:
+    """What was done, or with a dry run what would be."""
+
+    experiments: int = 0
+    experiments_created: int = 0
+    runs: dict[str, int] = field(default_factory=lambda: {deed.value: 0 for deed in Deed})
+    points: int = 0
+    files: int = 0
+    bytes: int = 0
+    logged_models: int = 0
+    models: int = 0
+    versions: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+class Watcher(Protocol):
+    """Told how far it has come, by any thread."""
+
+    def found(self, runs: int) -> None: ...
+
+    def ended(self, run: str) -> None: ...
+
+    def sent(self, size: int) -> None: ...
+
+
+class Copier:
+    def __init__(self, source: Source, server: Destination, wishes: Wishes, watcher: Watcher) -> None:
+        self._source = source
+        self._server = server
+        self._wishes = wishes
+        self._watcher = watcher
+        self._lock = threading.Lock()
+        self._places = Places()
+        self.summary = Summary()
+
+    def copy(self) -> Summary:
+        """Raises ServerUnreachable and Unauthorized; what goes wrong with one run is among the summary's problems."""
+        chosen = self._chosen()
+        known = self._server.experiments()
+        for experiment in chosen:
+            self._copy_experiment(experiment, known.get(experiment.name))
+        with self._tolerating("registered models"):
+            here = self._server.registered_models()
+            for model in self._source.registered_models():
+                with self._tolerating(f"model '{model.name}'"):
+                    self._copy_registered(model, here.get(model.name))
+        return self.summary
+
+    def _chosen(self) -> list[Experiment]:
+        found = list(self._source.experiments(deleted=self._wishes.deleted))
+        chosen, unknown = plan.choose_experiments(found, self._wishes.experiments)
+        if unknown:
+            names = ", ".join(f"'{one.name}'" for one in found[:20]) or "none"
+            raise InvalidInput(f"{self._source.address} has no experiment '{unknown[0]}'", hint=f"there are: {names}")
+        return chosen
+
+    # ---- experiments and runs ----------------------------------------------------------------------------------------
+
+    def _copy_experiment(self, experiment: Experiment, known: KnownExperiment | None) -> None:
+        self.summary.experiments += 1
+        self.summary.experiments_created += known is None
+        if known and known.deleted and not experiment.deleted:
+            self.summary.problems.append(
+                f"experiment '{experiment.name}' was deleted here: restore it, or rename it there"
+            )
+            return
+        here = self._server.runs(known.id) if known else {}
+        if self._wishes.dry_run:
+            self._count_experiment(experiment, here)
+            return
+        target = known.id if known else self._server.create_experiment(experiment.name)
+        if known and known.deleted:
+            self._server.change_experiment(target, deleted=False)
+        with self._tolerating(f"tags of experiment '{experiment.name}'"):
+            self._server.set_experiment_tags(target, experiment.tags)
+        runs = self._source.runs(experiment, deleted=self._wishes.deleted or experiment.deleted)
+        self._at_once(lambda run: self._copy_run(run, target, here.get(plan.kept_run_id(run.id))), self._counted(runs))
+        self._at_once(lambda model: self._copy_model(model, target), self._source.logged_models(experiment))
+        if experiment.deleted and (known is None or known.deleted):
+            self._server.change_experiment(target, deleted=True)
+
+    def _count_experiment(self, experiment: Experiment, here: dict[str, Here]) -> None:
+        for run in self._counted(self._source.runs(experiment, deleted=self._wishes.deleted)):
+            deed = plan.decide_run(run, here.get(plan.kept_run_id(run.id)))
+            self.summary.runs[deed] += 1
+            self._places.add_run(run, "")
+            self._watcher.ended(run.name)
+        for model in self._source.logged_models(experiment):
+            self._places.add_model(model, "")
+            self.summary.logged_models += 1
+
+    def _counted(self, runs: Iterable[Run]) -> Iterator[Run]:
+        for run in runs:
+            self._watcher.found(1)
+            yield run
+
+    def _copy_run(self, run: Run, experiment_id: str, here: Here | None) -> None:
+        deed = plan.decide_run(run, here)
+        with self._tolerating(f"run {run.id}"):
+            if here:
+                self._note_place(run, here.location)
+            if deed is Deed.COMPARE_FILES and here and self._wishes.files and not run.deleted:
+                self._copy_files(run.files, here.location)
+            elif deed in (Deed.COPY, Deed.UPDATE):
+                self._bring_run(run, experiment_id, here)
+        with self._lock:
+            self.summary.runs[deed] += 1
+        self._watcher.ended(run.name or run.id)
+
+    def _bring_run(self, run: Run, experiment_id: str, here: Here | None) -> None:
+        run_id, server = plan.kept_run_id(run.id), self._server
+        if here and here.deleted:
+            server.change_run(run_id, deleted=False)
+        taken = server.put_run(run, experiment_id)
+        self._note_place(run, taken.location)
+        server.log_pairs(run_id, "params", run.params)
+        server.log_pairs(run_id, "tags", plan.tags_of(run, self._source.address))
+        server.log_inputs(run_id, run)
+        self._copy_points(run, run_id, taken)
+        if self._wishes.files:
+            self._copy_files(run.files, taken.location)
+        server.log_pairs(run_id, "tags", {plan.MARK_TAG: plan.fingerprint(run)})
+        if run.deleted:
+            server.change_run(run_id, deleted=True)
+
+    def _note_place(self, run: Run, location: str) -> None:
+        with self._lock:
+            self._places.add_run(run, location)
+
+    def _copy_points(self, run: Run, run_id: str, taken: Taken) -> None:
+        for key in run.metrics:
+            here = () if taken.created else self._server.history(run_id, key)
+            missing = plan.missing_points(self._source.history(run, key), here)
+            self._server.log_points(run_id, key, missing)
+            with self._lock:
+                self.summary.points += len(missing)
+
+    # ---- models ------------------------------------------------------------------------------------------------------
+
+    def _copy_model(self, model: LoggedModel, experiment_id: str) -> None:
+        with self._tolerating(f"logged model {model.id}"):
+            taken = self._server.put_logged_model(model, experiment_id)
+            with self._lock:
+                self._places.add_model(model, taken.location)
+                self.summary.logged_models += taken.created
+            if self._wishes.files:
+                self._copy_files(model.files, taken.location)
+
+    def _copy_registered(self, model: RegisteredModel, here: RegisteredModel | None) -> None:
+        """With chosen experiments, the versions that come from them alone."""
+        versions = [one for one in model.versions if not self._wishes.experiments or self._places.has_origin(one)]
+        if self._wishes.experiments and not versions:
+            return
+        self.summary.models += here is None
+        if self._wishes.dry_run:
+            self.summary.versions += len(versions)
+            return
+        if here is None:
+            self._server.create_registered_model(model)
+        else:
+            for key, value in model.tags.items():
+                if here.tags.get(key) != value:
+                    self._server.set_model_tag(model.name, key, value)
+        taken = set()
+        for version in versions:
+            with self._tolerating(f"version {version.version} of model '{model.name}'"):
+                source = self._places.source_of(version)
+                if source is None:
+                    raise InvalidInput(f"its files are at '{version.source}', in no run or model that was copied")
+                self.summary.versions += self._server.put_version(model.name, version, source).created
+                taken.add(version.version)
+        wanted = {alias: version for alias, version in model.aliases.items() if version in taken}
+        for alias, number in plan.decide_aliases(wanted, taken, here.aliases if here else {}):
+            self._server.set_alias(model.name, alias, number)
+
+    # ---- files -------------------------------------------------------------------------------------------------------
+
+    def _copy_files(self, owner: Owner, location: str) -> None:
+        there = list(self._source.files(owner))
+        if not there:
+            return
+        for file in plan.missing_files(there, self._server.files(location)):
+            self._server.put_file(location, file.path, lambda file=file: self._pieces(owner, file))  # type: ignore[misc]
+            with self._lock:
+                self.summary.files += 1
+                self.summary.bytes += file.size_bytes or 0
+
+    def _pieces(self, owner: Owner, file: File) -> Iterator[bytes]:
+        with self._source.reading(owner, file.path) as pieces:
+            for piece in pieces:
+                yield piece
+                self._watcher.sent(len(piece))
+
+    # ---- order -------------------------------------------------------------------------------------------------------
+
+    def _tolerating(self, what: str) -> _Tolerating:
+        return _Tolerating(what, self.summary.problems)
+
+    def _at_once(self, deed: Callable[[_T], None], items: Iterable[_T]) -> None:
+        """Several at a time, and no more read ahead than that. What one raises ends it all."""
+        with ThreadPoolExecutor(self._wishes.at_once) as pool:
+            left: set[Future[None]] = set()
+            try:
+                for item in items:
+                    left.add(pool.submit(deed, item))
+                    if len(left) >= self._wishes.at_once * _AHEAD:
+                        done, left = wait(left, return_when=FIRST_COMPLETED)
+                        _raise_first(done)
+                _raise_first(wait(left).done)
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+
+class _Tolerating:
+    """What is wrong with one thing is noted, and the others go on. A server that is away or lets nobody in is not."""
+
+    def __init__(self, what: str, problems: list[str]) -> None:
+        self._what = what
+        self._problems = problems
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _trace: Any) -> bool:
+        if not isinstance(error, WindlassError) or isinstance(error, ServerUnreachable | Unauthorized):
+            return False
+        self._problems.append(f"{self._what}: {error.message}")
+        return True
+
+
+def _raise_first(done: Iterable[Future[None]]) -> None:
+    for future in done:
+        future.result()

@@ -1,0 +1,244 @@
+"""The server that things are copied to: heads under their own ids by its imports API, all else by its MLflow API. Every
+call may be repeated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import quote
+
+from windlass.client.transport import Transport
+from windlass.core.errors import InvalidInput
+from windlass.imports import answers
+from windlass.imports.plan import MARK_TAG, Here, kept_model_id, kept_run_id
+from windlass.imports.records import Dataset, LoggedModel, Point, RegisteredModel, Run, Version
+
+_MLFLOW = "/api/2.0/mlflow"
+_POINTS_AT_ONCE = 1_000  # what one batch may hold
+_PAIRS_AT_ONCE = 100
+_OURS = "mlflow-artifacts:/"
+_T = TypeVar("_T")
+
+
+class KnownExperiment(NamedTuple):
+    id: str
+    deleted: bool
+
+
+class Taken(NamedTuple):
+    created: bool
+    location: str  # where its artifacts belong
+
+
+class Destination:
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    # ---- experiments and runs ----------------------------------------------------------------------------------------
+
+    def experiments(self) -> dict[str, KnownExperiment]:
+        found = self._pages("experiments/search", {"view_type": "ALL", "max_results": 500}, "experiments")
+        return {one.name: KnownExperiment(one.id, one.deleted) for one in map(answers.read_experiment, found)}
+
+    def create_experiment(self, name: str) -> str:
+        return str(self._post("experiments/create", {"name": name})["experiment_id"])
+
+    def set_experiment_tags(self, experiment_id: str, tags: Mapping[str, str]) -> None:
+        for key, value in tags.items():
+            self._post("experiments/set-experiment-tag", {"experiment_id": experiment_id, "key": key, "value": value})
+
+    def change_experiment(self, experiment_id: str, *, deleted: bool) -> None:
+        self._post(f"experiments/{'delete' if deleted else 'restore'}", {"experiment_id": experiment_id})
+
+    def runs(self, experiment_id: str) -> dict[str, Here]:
+        asked = {"experiment_ids": [experiment_id], "run_view_type": "ALL", "max_results": 1_000}
+        found = map(answers.read_run, self._pages("runs/search", asked, "runs"))
+        return {run.id: Here(run.tags.get(MARK_TAG, ""), run.deleted, run.artifact_uri) for run in found}
+
+    def put_run(self, run: Run, experiment_id: str) -> Taken:
+        body = {
+            "experiment_id": int(experiment_id),
+            "name": run.name[:500],
+            "user": run.user[:500],
+            "status": run.status,
+            "start_ms": run.start_ms,
+            "end_ms": run.end_ms,
+        }
+        return self._take(f"/api/imports/runs/{kept_run_id(run.id)}", body)
+
+    def change_run(self, run_id: str, *, deleted: bool) -> None:
+        self._post(f"runs/{'delete' if deleted else 'restore'}", {"run_id": run_id})
+
+    def log_pairs(self, run_id: str, what: str, pairs: Mapping[str, str]) -> None:
+        """`what`: params or tags."""
+        given = [{"key": key, "value": value} for key, value in pairs.items()]
+        for some in _parts(given, _PAIRS_AT_ONCE):
+            self._post("runs/log-batch", {"run_id": run_id, what: some})
+
+    def log_inputs(self, run_id: str, run: Run) -> None:
+        if run.datasets or run.model_inputs:
+            models = [{"model_id": kept_model_id(one)} for one in run.model_inputs]
+            datasets = [_dataset(one) for one in run.datasets]
+            self._post("runs/log-inputs", {"run_id": run_id, "datasets": datasets, "models": models})
+        if run.model_outputs:
+            made = [{"model_id": kept_model_id(one), "step": step} for one, step in run.model_outputs]
+            self._post("runs/outputs", {"run_id": run_id, "models": made})
+
+    def history(self, run_id: str, key: str) -> Iterator[Point]:
+        asked: dict[str, Any] = {"run_id": run_id, "metric_key": key, "max_results": 100_000}
+        while True:
+            page = self._transport.get(f"{_MLFLOW}/metrics/get-history", asked)
+            yield from map(answers.read_point, page.get("metrics") or ())
+            if not (token := page.get("next_page_token")):
+                return
+            asked["page_token"] = token
+
+    def log_points(self, run_id: str, key: str, points: Sequence[Point]) -> None:
+        for some in _parts(points, _POINTS_AT_ONCE):
+            metrics = [
+                {"key": key, "value": _number(one.value), "timestamp": one.at_ms, "step": one.step} for one in some
+            ]
+            self._post("runs/log-batch", {"run_id": run_id, "metrics": metrics})
+
+    # ---- models ------------------------------------------------------------------------------------------------------
+
+    def put_logged_model(self, model: LoggedModel, experiment_id: str) -> Taken:
+        body = {
+            "experiment_id": int(experiment_id),
+            "name": model.name[:500],
+            "status": model.status,
+            "status_message": model.status_message,
+            "model_type": model.model_type,
+            "source_run_id": model.source_run_id and kept_run_id(model.source_run_id),
+            "created_ms": model.created_ms,
+            "updated_ms": model.updated_ms,
+            "params": dict(model.params),
+            "tags": dict(model.tags),
+            "metrics": [
+                {
+                    "key": one.key,
+                    "value": _number(one.point.value),
+                    "at_ms": one.point.at_ms,
+                    "step": one.point.step,
+                    "run_id": kept_run_id(one.run_id),
+                    "dataset_name": one.dataset_name,
+                    "dataset_digest": one.dataset_digest,
+                }
+                for one in model.metrics
+            ],
+        }
+        return self._take(f"/api/imports/logged-models/{kept_model_id(model.id)}", body)
+
+    def registered_models(self) -> dict[str, RegisteredModel]:
+        """Prompts too; without versions."""
+        found: dict[str, RegisteredModel] = {}
+        for only in ("", "tags.`mlflow.prompt.is_prompt` = 'true'"):
+            asked = {"max_results": 500, **({"filter": only} if only else {})}
+            for one in self._pages("registered-models/search", asked, "registered_models", method="GET"):
+                found[str(one["name"])] = answers.read_registered_model(one, ())
+        return found
+
+    def create_registered_model(self, model: RegisteredModel) -> None:
+        tags = [{"key": key, "value": value} for key, value in model.tags.items()]
+        body = {"name": model.name, "description": model.description or "", "tags": tags}
+        self._post("registered-models/create", body)
+
+    def set_model_tag(self, name: str, key: str, value: str) -> None:
+        self._post("registered-models/set-tag", {"name": name, "key": key, "value": value})
+
+    def set_alias(self, name: str, alias: str, version: int) -> None:
+        self._post("registered-models/alias", {"name": name, "alias": alias, "version": str(version)})
+
+    def put_version(self, name: str, version: Version, source: str) -> Taken:
+        body = {
+            "name": name,
+            "version": version.version,
+            "source": source,
+            "stage": version.stage,
+            "description": version.description,
+            "run_id": version.run_id and kept_run_id(version.run_id),
+            "run_link": version.run_link,
+            "model_id": version.model_id and kept_model_id(version.model_id),
+            "created_ms": version.created_ms,
+            "updated_ms": version.updated_ms,
+            "tags": dict(version.tags),
+        }
+        return self._take("/api/imports/model-versions", body)
+
+    # ---- files -------------------------------------------------------------------------------------------------------
+
+    def files(self, location: str) -> dict[str, int]:
+        """Sizes by path. Raises InvalidInput for a place that the server does not keep."""
+        root, found, left = _folder_of(location), {}, [""]
+        while left:
+            below = left.pop()
+            asked = {"path": f"{root}/{below}".rstrip("/")}
+            page = self._transport.get("/api/2.0/mlflow-artifacts/artifacts", asked)
+            for entry in page.get("files") or ():
+                path = f"{below}/{entry['path']}".lstrip("/")
+                if entry.get("is_dir"):
+                    left.append(path)
+                else:
+                    found[path] = int(entry.get("file_size") or 0)
+        return found
+
+    def put_file(self, location: str, path: str, chunks: Callable[[], Iterable[bytes]]) -> None:
+        """`chunks` is called anew for each try."""
+        whole = quote(f"{_folder_of(location)}/{path}")
+        self._transport.put(f"/api/2.0/mlflow-artifacts/artifacts/{whole}", chunks, patience_s=3_600.0)
+
+    # ---- calls -------------------------------------------------------------------------------------------------------
+
+    def _take(self, path: str, body: Mapping[str, Any]) -> Taken:
+        made = self._transport.post(path, body, repeat=True, patience_s=120.0)
+        return Taken(bool(made["created"]), str(made["location"]))
+
+    def _post(self, call: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        made: dict[str, Any] = self._transport.post(f"{_MLFLOW}/{call}", body, repeat=True, patience_s=120.0)
+        return made
+
+    def _pages(
+        self, call: str, asked: Mapping[str, Any], name: str, *, method: str = "POST"
+    ) -> Iterator[dict[str, Any]]:
+        token = None
+        while True:
+            wanted = {**asked, **({"page_token": token} if token else {})}
+            page = self._transport.get(f"{_MLFLOW}/{call}", wanted) if method == "GET" else self._post(call, wanted)
+            yield from page.get(name) or ()
+            if not (token := page.get("next_page_token")):
+                return
+
+
+def _folder_of(location: str) -> str:
+    if not location.startswith(_OURS):
+        raise InvalidInput(
+            f"files belong to {location}, which the server does not keep",
+            hint="its experiment was made with that place: copy them there yourself, or use --no-artifacts",
+        )
+    return location.removeprefix(_OURS).strip("/")
+
+
+def _number(value: float) -> float | str:
+    """JSON has no others."""
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _dataset(one: Dataset) -> dict[str, Any]:
+    given = {
+        "name": one.name,
+        "digest": one.digest,
+        "source_type": one.source_type,
+        "source": one.source,
+        "schema": one.schema,
+        "profile": one.profile,
+    }
+    tags = [{"key": key, "value": value} for key, value in one.tags.items()]
+    return {"dataset": {name: value for name, value in given.items() if value is not None}, "tags": tags}
+
+
+def _parts(items: Sequence[_T], size: int) -> Iterator[Sequence[_T]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]

@@ -1,0 +1,160 @@
+"""What is to be copied, and under which names. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from enum import StrEnum
+from typing import NamedTuple
+
+from windlass.imports.records import Experiment, File, LoggedModel, Point, Run, Version
+
+SOURCE_TAG = "windlass.import.source"
+RUN_TAG = "windlass.import.run_id"  # of those that could not keep theirs
+MARK_TAG = "windlass.import.mark"  # set last: what all of the run was like when it was copied
+_PARENT_TAG = "mlflow.parentRunId"
+_RUN_ID = re.compile(r"[0-9a-f]{32}")
+_MODEL_ID = re.compile(r"m-[0-9a-f]{32}")
+_HARMLESS = ("runs", "models", "mlflow-artifacts", "http", "https", "s3", "gs", "wasbs", "abfss", "dbfs", "hdfs")
+
+
+class Here(NamedTuple):
+    """A run that the server has already."""
+
+    mark: str
+    deleted: bool
+    location: str = ""  # where its artifacts belong
+
+
+class Deed(StrEnum):
+    COPY = "copied"
+    UPDATE = "updated"
+    COMPARE_FILES = "unchanged"  # files may have come since: nothing but their list tells
+    LEAVE = "left"  # deleted here, though not there
+
+
+def decide_run(run: Run, here: Here | None) -> Deed:
+    if here is None:
+        return Deed.COPY
+    if here.deleted and not run.deleted:
+        return Deed.LEAVE
+    return Deed.COMPARE_FILES if here.mark == fingerprint(run) else Deed.UPDATE
+
+
+def fingerprint(run: Run) -> str:
+    """Of everything that is known of a run without asking for its points and files."""
+    known = {key: value for key, value in asdict(run).items() if key != "files"}
+    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def kept_run_id(run_id: str) -> str:
+    """MLflow's ids stay as they are. Others, such as those of another Windlass's own runs, become one that is always
+    the same."""
+    return run_id if _RUN_ID.fullmatch(run_id) else hashlib.sha256(f"run {run_id}".encode()).hexdigest()[:32]
+
+
+def kept_model_id(model_id: str) -> str:
+    if _MODEL_ID.fullmatch(model_id):
+        return model_id
+    return "m-" + hashlib.sha256(f"model {model_id}".encode()).hexdigest()[:32]
+
+
+def tags_of(run: Run, address: str) -> dict[str, str]:
+    tags = {**run.tags, SOURCE_TAG: address}
+    if parent := run.tags.get(_PARENT_TAG):
+        tags[_PARENT_TAG] = kept_run_id(parent)
+    if kept_run_id(run.id) != run.id:
+        tags[RUN_TAG] = run.id
+    return tags
+
+
+def missing_points(there: Iterable[Point], here: Iterable[Point]) -> list[Point]:
+    """Those that the server lacks, each once, in the order of steps."""
+    known = {_exact(point) for point in here}
+    found: dict[tuple[int, int, str], Point] = {}
+    for point in there:
+        if (exact := _exact(point)) not in known:
+            found[exact] = point
+    return sorted(found.values(), key=lambda point: (point.step, point.at_ms))
+
+
+def _exact(point: Point) -> tuple[int, int, str]:
+    return point.step, point.at_ms, "nan" if math.isnan(point.value) else point.value.hex()
+
+
+def missing_files(there: Iterable[File], here: Mapping[str, int]) -> list[File]:
+    """A file of the same name and size is the same: MLflow tells no more of it."""
+    return [one for one in there if one.path not in here or one.size_bytes not in (None, here[one.path])]
+
+
+def choose_experiments(found: Sequence[Experiment], wanted: Collection[str]) -> tuple[list[Experiment], list[str]]:
+    """Those of these names (all, if none are given), and the names that none has."""
+    names = {one.name for one in found}
+    return [one for one in found if not wanted or one.name in wanted], [one for one in wanted if one not in names]
+
+
+class Places:
+    """Where files of runs and models were, and where they are now."""
+
+    def __init__(self) -> None:
+        self._moved: dict[str, str] = {}
+        self._runs: dict[str, str] = {}
+        self._models: set[str] = set()
+
+    def add_run(self, run: Run, location: str) -> None:
+        self._runs[run.id] = location
+        self._add(run.artifact_uri, location)
+
+    def add_model(self, model: LoggedModel, location: str) -> None:
+        self._models.add(model.id)
+        self._add(model.artifact_uri, location)
+
+    def _add(self, uri: str, location: str) -> None:
+        if uri:
+            self._moved[uri.rstrip("/")] = location
+
+    def has_origin(self, version: Version) -> bool:
+        """Whether it comes from something that was copied."""
+        return (version.run_id in self._runs) or (version.model_id in self._models)
+
+    def source_of(self, version: Version) -> str | None:
+        """What the source of a version is here. None if it names files that cannot be told from here."""
+        source = version.source
+        if match := re.fullmatch(r"runs:/([^/]+)(/.*)?", source):
+            return f"runs:/{kept_run_id(match[1])}{match[2] or ''}"
+        if match := re.fullmatch(r"models:/(m-[^/@]+)", source):
+            return f"models:/{kept_model_id(match[1])}"
+        if moved := self._moved_to(source):
+            return moved
+        match = re.search(r"/([0-9a-f]{32})/artifacts(/.*)?$", source)  # of a folder that was moved before
+        if match and (location := self._runs.get(match[1])):
+            return location + (match[2] or "")
+        scheme, colon, _ = source.partition(":")
+        if not colon:
+            return None if source.startswith("/") else source or None  # prompts have a word of their own
+        return source if scheme.lower() in _HARMLESS and scheme.lower() != "mlflow-artifacts" else None
+
+    def _moved_to(self, source: str) -> str | None:
+        above = source.rstrip("/")
+        while above:
+            if location := self._moved.get(above):
+                return location + source[len(above) :].rstrip("/")
+            above, slash, _ = above.rpartition("/")
+            if not slash:
+                return None
+        return None
+
+
+def decide_aliases(
+    there: Mapping[str, int], versions: Collection[int], here: Mapping[str, int]
+) -> Sequence[tuple[str, int]]:
+    """Those to set. One that was moved here, to a version that the source has not, stays."""
+    return [
+        (alias, version)
+        for alias, version in sorted(there.items())
+        if here.get(alias) != version and (alias not in here or here[alias] in versions)
+    ]

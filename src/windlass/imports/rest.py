@@ -1,0 +1,198 @@
+"""Reads an MLflow server, 2.x or 3.x, by its REST API."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import httpx
+
+from windlass.core.errors import InvalidInput, ServerUnreachable, Unauthorized, WindlassError
+from windlass.imports import answers
+from windlass.imports.records import Experiment, File, LoggedModel, Owner, Point, RegisteredModel, Run
+
+_WAITS_S = (0.2, 0.5, 1.0, 2.0)
+_PIECE_BYTES = 1 << 20
+_PROMPTS = "tags.`mlflow.prompt.is_prompt` = 'true'"
+_LOCAL = ("localhost", "127.0.0.1", "::1")
+
+
+class RestSource:
+    def __init__(self, url: str, environ: Mapping[str, str]) -> None:
+        """The token, or name and password, are those that MLflow's client would send."""
+        self._url = url.rstrip("/")
+        token = environ.get("MLFLOW_TRACKING_TOKEN")
+        user = environ.get("MLFLOW_TRACKING_USERNAME")
+        self._http = httpx.Client(
+            base_url=self._url,
+            headers={"Authorization": f"Bearer {token}"} if token else {},
+            auth=(user, environ.get("MLFLOW_TRACKING_PASSWORD", "")) if user and not token else None,
+            timeout=httpx.Timeout(120.0, connect=10.0),
+            verify=environ.get("MLFLOW_TRACKING_INSECURE_TLS", "").lower() not in ("true", "1"),
+            follow_redirects=True,
+            # A proxy for the outside world has no business between us and a server of this machine.
+            trust_env=(urlsplit(url).hostname or "") not in _LOCAL,
+        )
+
+    @property
+    def address(self) -> str:
+        split = urlsplit(self._url)
+        return split._replace(netloc=split.netloc.rpartition("@")[2]).geturl()  # no password in tags and messages
+
+    def close(self) -> None:
+        self._http.close()
+
+    # ---- records -----------------------------------------------------------------------------------------------------
+
+    def experiments(self, *, deleted: bool) -> Iterator[Experiment]:
+        asked = {"view_type": "ALL" if deleted else "ACTIVE_ONLY", "max_results": 500}
+        for found in self._pages("POST", "experiments/search", asked, "experiments"):
+            yield answers.read_experiment(found)
+
+    def runs(self, experiment: Experiment, *, deleted: bool) -> Iterator[Run]:
+        asked = {
+            "experiment_ids": [experiment.id],
+            "run_view_type": "ALL" if deleted else "ACTIVE_ONLY",
+            "max_results": 200,
+            "order_by": ["attributes.start_time ASC"],  # runs that begin meanwhile come after all pages
+        }
+        for found in self._pages("POST", "runs/search", asked, "runs"):
+            yield answers.read_run(found)
+
+    def history(self, run: Run, key: str) -> Iterator[Point]:
+        asked = {"run_id": run.id, "metric_key": key, "max_results": 25_000}
+        for found in self._pages("GET", "metrics/get-history", asked, "metrics"):
+            yield answers.read_point(found)
+
+    def logged_models(self, experiment: Experiment) -> Iterator[LoggedModel]:
+        asked = {"experiment_ids": [experiment.id], "max_results": 50}
+        for found in self._pages("POST", "logged-models/search", asked, "models", absent_is_empty=True):
+            yield answers.read_logged_model(found)
+
+    def registered_models(self) -> Iterator[RegisteredModel]:
+        seen: set[str] = set()
+        for only in ("", _PROMPTS):  # prompts are listed only if they are asked for
+            asked = {"max_results": 100, **({"filter": only} if only else {})}
+            for found in self._pages("GET", "registered-models/search", asked, "registered_models"):
+                name = str(found["name"])
+                if name in seen:
+                    continue
+                seen.add(name)
+                mark = '"' if "'" in name else "'"
+                wanted = f"name = {mark}{name}{mark}" + (f" AND {only}" if only else "")
+                versions = self._pages(
+                    "GET", "model-versions/search", {"filter": wanted, "max_results": 1_000}, "model_versions"
+                )
+                yield answers.read_registered_model(found, versions)
+
+    # ---- files -------------------------------------------------------------------------------------------------------
+
+    def files(self, owner: Owner) -> Iterator[File]:
+        left = [""]
+        while left:
+            for entry in self._listed(owner, left.pop()):
+                if entry.get("is_dir"):
+                    left.append(str(entry["path"]))
+                else:
+                    size = entry.get("file_size")
+                    yield File(str(entry["path"]), None if size is None else int(size))
+
+    def _listed(self, owner: Owner, path: str) -> Iterator[dict[str, Any]]:
+        if owner.kind == "run":
+            asked: dict[str, Any] = {"run_id": owner.id, **({"path": path} if path else {})}
+            yield from self._pages("GET", "artifacts/list", asked, "files")
+        else:
+            asked = {"artifact_directory_path": path} if path else {}
+            yield from self._pages("GET", f"logged-models/{quote(owner.id)}/artifacts/directories", asked, "files")
+
+    @contextmanager
+    def reading(self, owner: Owner, path: str) -> Iterator[Iterator[bytes]]:
+        if owner.kind == "run":
+            where, asked = "/get-artifact", {"run_uuid": owner.id, "path": path}
+        else:
+            where = f"/ajax-api/2.0/mlflow/logged-models/{quote(owner.id)}/artifacts/files"
+            asked = {"artifact_file_path": path}
+        try:
+            with self._http.stream("GET", where, params=asked) as answer:
+                if answer.status_code >= 300:
+                    answer.read()
+                    self._refuse(answer, f"file '{path}' of {owner.kind} {owner.id}")
+                yield answer.iter_bytes(_PIECE_BYTES)
+        except httpx.TransportError as error:
+            raise self._away(error) from error
+
+    # ---- calls -------------------------------------------------------------------------------------------------------
+
+    def _pages(
+        self, method: str, call: str, asked: Mapping[str, Any], name: str, *, absent_is_empty: bool = False
+    ) -> Iterator[dict[str, Any]]:
+        token = None
+        while True:
+            page = self._call(method, call, {**asked, **({"page_token": token} if token else {})}, absent_is_empty)
+            yield from page.get(name) or ()
+            following = page.get("next_page_token")
+            if not following or following == token:
+                return
+            token = following
+
+    def _call(self, method: str, call: str, asked: Mapping[str, Any], absent_is_empty: bool) -> dict[str, Any]:
+        answer = self._send(method, f"/api/2.0/mlflow/{call}", asked)
+        if answer.status_code == 404 and absent_is_empty:
+            return {}
+        if answer.status_code >= 300:
+            self._refuse(answer, call)
+        try:
+            found = answer.json()
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise self._stranger(answer)
+        return found
+
+    def _send(self, method: str, path: str, asked: Mapping[str, Any]) -> httpx.Response:
+        """All calls read, so all may be repeated."""
+        waits = iter(_WAITS_S)
+        while True:
+            wait_s = next(waits, None)
+            try:
+                if method == "GET":
+                    answer = self._http.get(path, params=dict(asked))
+                else:
+                    answer = self._http.request(method, path, json=dict(asked))
+            except httpx.TransportError as error:
+                if wait_s is None or isinstance(error, httpx.ConnectError):
+                    raise self._away(error) from error
+            else:
+                if wait_s is None or (answer.status_code != 429 and answer.status_code < 502):
+                    return answer
+            time.sleep(wait_s)
+
+    def _refuse(self, answer: httpx.Response, what: str) -> None:
+        if answer.status_code in (401, 403):
+            raise Unauthorized(
+                f"the MLflow server at {self.address} does not let us in ({answer.status_code})",
+                hint="set MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD",
+            )
+        try:
+            said = str(answer.json()["message"])
+        except (ValueError, KeyError, TypeError):
+            if answer.status_code in (404, 405):
+                raise self._stranger(answer) from None
+            said = answer.text[:200].strip()
+        raise WindlassError(f"the MLflow server at {self.address} answered {answer.status_code} to {what}: {said}")
+
+    def _stranger(self, answer: httpx.Response) -> InvalidInput:
+        return InvalidInput(
+            f"{self.address} does not answer as an MLflow server does ({answer.status_code} to {answer.url.path})",
+            hint="give the address that MLFLOW_TRACKING_URI has, with its path if there is one",
+        )
+
+    def _away(self, error: Exception) -> ServerUnreachable:
+        reason = str(error) or type(error).__name__
+        return ServerUnreachable(
+            f"the MLflow server at {self.address} cannot be reached: {reason}",
+            hint="is the address right, and does it run? What was copied stays; the same command goes on",
+        )

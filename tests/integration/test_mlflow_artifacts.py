@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -94,3 +95,39 @@ result |= {"model": logged.model_id, "said": list(loaded.predict([1, 2]))}
     assert result["model"] in text
     same = api.get("/model-versions/get-artifact", params={"name": "twice", "version": "1", "path": "MLmodel"})
     assert same.text == text
+
+
+class TestRootOfArtifacts:
+    """Whoever runs the server has named a folder that clients reach by themselves."""
+
+    @pytest.fixture
+    def settings(self, settings: Settings, tmp_path: Path) -> Settings:
+        return replace(settings, artifact_root=(tmp_path / "mlruns").as_uri())
+
+    def test_artifacts_lie_there_as_mlflow_puts_them(self, program: Program, tmp_path: Path) -> None:
+        result = program("""
+result["default"] = client.get_experiment("0").artifact_location
+number = client.create_experiment("elsewhere", artifact_location="s3://bucket/own")
+result["own"] = client.get_experiment(number).artifact_location
+result["number"] = number = mlflow.set_experiment("mine").experiment_id
+with mlflow.start_run() as run:
+    mlflow.log_text("some text", "notes/n.txt")
+result["run"] = run.info.run_id
+result["listed"] = [item.path for item in client.list_artifacts(run.info.run_id, "notes")]
+""")
+        root = tmp_path / "mlruns"
+        assert result["default"] == f"{root.as_uri()}/0"
+        assert result["own"] == "s3://bucket/own"
+        assert (root / result["number"] / result["run"] / "artifacts/notes/n.txt").read_text() == "some text"
+        assert result["listed"] == ["notes/n.txt"]
+
+    def test_the_server_reads_what_is_there(self, program: Program, api: httpx.Client) -> None:
+        result = program("""
+with mlflow.start_run() as run:
+    mlflow.log_text("some text", "n.txt")
+result["run"] = run.info.run_id
+""")
+        listed = api.get("/api/2.0/mlflow/artifacts/list", params={"run_id": result["run"]}).json()
+        assert listed["files"] == [{"path": "n.txt", "is_dir": False, "file_size": 9}]
+        sent = api.get("/get-artifact", params={"run_id": result["run"], "path": "n.txt"})
+        assert (sent.status_code, sent.text) == (200, "some text")

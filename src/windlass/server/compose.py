@@ -146,7 +146,7 @@ def compose(settings: Settings, *, open_engines: OpenEngines | None = None, cloc
         holder=f"{socket.gethostname()}/{os.getpid()}/{new_holder_nonce()}"[-100:],
         monotonic=time.monotonic,
     )
-    experiments = ExperimentService(db=db, clock=clock)
+    experiments = ExperimentService(db=db, clock=clock, root=settings.artifact_root)
     experiments.begin()
     services = Services(
         db=db,

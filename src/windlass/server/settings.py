@@ -39,6 +39,7 @@ class Settings:
     database_url: str = ""
     database_pool: int = 16
     blobs: BlobsSection = field(default_factory=BlobsSection)
+    artifact_root: str | None = None  # of experiments; None: the server keeps artifacts itself
     engines: Mapping[str, EngineConfig] = field(default_factory=lambda: {"local": LocalConfig(type="local")})
     engine_access: EngineAccess = field(default_factory=EngineAccess)
     rules: Rules = field(default_factory=Rules)
@@ -93,6 +94,7 @@ class Settings:
             database_url=config.database.url or sqlite_url(home / "windlass.db"),
             database_pool=config.database.pool,
             blobs=config.blobs,
+            artifact_root=config.artifacts.root,
             engines=config.engines,
             engine_access=_access(config),
             rules=_rules(config),

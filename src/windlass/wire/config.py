@@ -24,6 +24,7 @@ Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _SHORTEST_LEASE_S = 3.0
 _HTTP = re.compile(r"^https?://[^/\s]+(/[^\s?#]*)?$")
 _BLOBS = re.compile(r"^(file:///\S*|(s3|gs|az)://[^/\s]+(/\S*)?|memory://)$")
+_PLACE = re.compile(r"^(/|(?!runs:|models:)[a-z][a-z0-9+.-]*:/)[^#?\n]*$")
 
 
 class Role(StrEnum):
@@ -99,6 +100,21 @@ class BlobsSection(StrictModel):
         if url is not None and not _HTTP.match(url):
             raise ValueError(f"{url!r} is not an address; write for example http://minio:9000")
         return url.rstrip("/") if url else None
+
+
+class ArtifactsSection(StrictModel):
+    root: str | None = Field(
+        None,
+        description="where artifacts of experiments go that name no place: a folder or address that MLflow's clients "
+        "reach by themselves, e.g. s3://BUCKET/PREFIX, /shared/mlruns; default: through the server, into `blobs`",
+    )
+
+    @field_validator("root")
+    @classmethod
+    def _is_place(cls, root: str | None) -> str | None:
+        if not root or _PLACE.match(root):
+            return root or None
+        raise ValueError(f"{root!r} is no place for artifacts; write /PATH, file:///PATH, s3://BUCKET/PREFIX or alike")
 
 
 class Archive(StrEnum):
@@ -190,6 +206,7 @@ class ServerConfig(StrictModel):
     server: ServerSection = Field(default_factory=ServerSection)
     database: DatabaseSection = Field(default_factory=DatabaseSection)
     blobs: BlobsSection = Field(default_factory=BlobsSection)
+    artifacts: ArtifactsSection = Field(default_factory=ArtifactsSection)
     logs: LogsSection = Field(default_factory=LogsSection)
     metrics: MetricsSection = Field(default_factory=MetricsSection)
     engines: dict[Name, EngineConfig] = Field(

@@ -25,6 +25,9 @@ def test_a_path_is_added_before_the_query(uri: str, longer: str) -> None:
 
 def test_runs_and_models_have_places_within_their_experiment() -> None:
     assert run_location(own_location(3), "abc") == "mlflow-artifacts:/3/abc/artifacts"
+    assert own_location(7, "s3://bucket/mlruns/") == "s3://bucket/mlruns/7"
+    assert own_location(7, "/shared/mlruns") == "/shared/mlruns/7"
+    assert own_location(7, "file:///") == "file:///7"
     assert model_location(own_location(0), "m-1") == "mlflow-artifacts:/0/models/m-1/artifacts"
 
 

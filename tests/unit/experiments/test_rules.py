@@ -48,6 +48,15 @@ def test_values_that_are_too_long_are_cut() -> None:
     assert len(checked_tag(Pair("t", "x" * 9_000)).value) == 8_000
 
 
+def test_values_that_are_too_long_are_refused_where_that_is_wanted() -> None:
+    assert checked_param(Pair("p", "x" * 6_000), cut=False).value == "x" * 6_000
+    assert checked_tag(Pair("t", "x" * 8_000), cut=False).value == "x" * 8_000
+    with pytest.raises(InvalidInput, match=r"^'Param value' exceeds the maximum length of 6000 characters$"):
+        checked_param(Pair("p", "x" * 6_001), cut=False)
+    with pytest.raises(InvalidInput, match=r"^'tags\[3\]\.value' exceeds the maximum length of 8000 characters$"):
+        checked_tag(Pair("t", "x" * 8_001), "tags[3]", cut=False)
+
+
 def test_batches_are_bounded() -> None:
     metrics = [Metric("m", 1.0, 0, step) for step in range(1_000)]
     pairs = [Pair(f"k{number}", "") for number in range(100)]

@@ -3,9 +3,11 @@
     python tools/mlflow/run_suites.py --source CHECKOUT --python PYTHON both tests/tracking/test_rest_tracking.py
 
 A checkout holds `tests/`; the interpreter has the same version of `mlflow` and what its tests import. The package is
-taken from the interpreter, not from the checkout. What MLflow's own server passes is the measure: the tool prints the
-share of it that ours passes and names the rest. It exits with 1 below 99%. `--measure FILE` keeps what MLflow's own
-passed, for the next time.
+taken from the interpreter, not from the checkout. What MLflow's own server passes is the measure: the tool prints, as a
+table, the share of it that ours passes, and names the rest. It exits with 1 below 99%.
+
+`--theirs FILE` and `--ours FILE` keep outcomes, so that suites can be run one at a time; `compare` runs nothing and
+goes by these files alone. Options of pytest, such as `-n 2`, are passed on.
 """
 
 from __future__ import annotations
@@ -28,6 +30,14 @@ SUITES = (
     "tests/store/model_registry/test_rest_store_webhooks.py",
     "tests/store/model_registry/test_sqlalchemy_store.py",
     "tests/store/tracking/sqlalchemy_store",
+    "tests/tracking/test_tracking.py",
+    "tests/tracking/test_client.py",
+    "tests/tracking/test_log_figure.py",
+    "tests/tracking/test_log_image.py",
+    "tests/tracking/fluent/test_fluent.py",
+    "tests/tracking/_model_registry/test_model_registry_fluent.py",
+    "tests/tracing/test_otel_loading.py",
+    "tests/tracing/test_otel_logging.py",
 )
 _ENOUGH = 0.99
 _HERE = Path(__file__).parent
@@ -69,34 +79,66 @@ def _outcomes(report: Path) -> dict[str, str]:
     return found
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--source", type=Path, required=True, help="a checkout of MLflow")
-    parser.add_argument("--python", default=sys.executable, help="an interpreter that has mlflow")
-    parser.add_argument("--measure", type=Path, help="outcomes of MLflow's own server: read if there, else written")
-    parser.add_argument("server", choices=["windlass", "mlflow", "both"])
-    parser.add_argument("selected", nargs="*", help="suites or tests, in the checkout; default: all that concern us")
-    given, extra = parser.parse_known_intermixed_args()
-    selected = given.selected or list(SUITES)
-    if given.server != "both":
-        outcomes = run(given.server, given.source, given.python, selected, extra)
-        print(f"{given.server}: {sum(one == 'passed' for one in outcomes.values())} of {len(outcomes)} passed")
-        return 0
-    if given.measure and given.measure.exists():
-        theirs = json.loads(given.measure.read_text())
-    else:
-        theirs = run("mlflow", given.source, given.python, selected, extra)
-        if given.measure:
-            given.measure.write_text(json.dumps(theirs, indent=1))
-    ours = run("windlass", given.source, given.python, selected, extra)
-    # A measure that was kept may know more tests than were chosen now.
-    measure = [name for name, outcome in theirs.items() if outcome == "passed" and (name in ours or not ours)]
-    missing = [name for name in measure if ours.get(name) != "passed"]
+def keep(file: Path | None, outcomes: dict[str, str]) -> dict[str, str]:
+    """Together with what is in the file already."""
+    if file is None:
+        return outcomes
+    known = json.loads(file.read_text()) if file.exists() else {}
+    known.update(outcomes)
+    file.write_text(json.dumps(known, indent=1, sort_keys=True))
+    return known
+
+
+def compare(theirs: dict[str, str], ours: dict[str, str]) -> bool:
+    """Prints the table; whether it is enough. Tests that only one side has run do not count."""
+    measure = sorted(name for name, outcome in theirs.items() if outcome == "passed" and name in ours)
+    missing = [name for name in measure if ours[name] != "passed"]
     for name in missing:
         print(f"only MLflow's own passes {name}")
+    rows = {}
+    for name in measure:
+        counts = rows.setdefault(_suite(name), [0, 0])
+        counts[0] += 1
+        counts[1] += ours[name] == "passed"
+    print("\n| suite | MLflow's own server passes | ours of these | share |\n|---|---|---|---|")
+    for suite, (of, passed) in rows.items():
+        print(f"| `{suite}` | {of} | {passed} | {passed / of:.1%} |")
     share = 1 - len(missing) / len(measure) if measure else 0.0
-    print(f"{len(measure) - len(missing)} of the {len(measure)} that MLflow's own server passes: {share:.1%}")
-    return 0 if share >= _ENOUGH else 1
+    print(f"| **all** | {len(measure)} | {len(measure) - len(missing)} | {share:.1%} |")
+    return share >= _ENOUGH
+
+
+def _suite(name: str) -> str:
+    """The file of a test, by its dotted name."""
+    parts = name.partition("::")[0].split(".")
+    last = max(place for place, part in enumerate(parts) if part.startswith("test_"))
+    return "/".join(parts[1 : last + 1]) + ".py"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--source", type=Path, help="a checkout of MLflow")
+    parser.add_argument("--python", default=sys.executable, help="an interpreter that has mlflow")
+    parser.add_argument("--theirs", type=Path, help="outcomes of MLflow's own server, kept from time to time")
+    parser.add_argument("--ours", type=Path, help="outcomes of our server, kept from time to time")
+    parser.add_argument("server", choices=["windlass", "mlflow", "both", "compare"])
+    parser.add_argument("selected", nargs="*", help="suites or tests, in the checkout; default: all that concern us")
+    given, extra = parser.parse_known_intermixed_args()
+    theirs, ours = keep(given.theirs, {}), keep(given.ours, {})
+    if given.server != "compare":
+        if given.source is None:
+            parser.error("--source is missing: a checkout of MLflow, for its tests")
+        selected = given.selected or list(SUITES)
+        if given.server in ("mlflow", "both"):
+            theirs = keep(given.theirs, run("mlflow", given.source, given.python, selected, extra))
+        if given.server in ("windlass", "both"):
+            ours = keep(given.ours, run("windlass", given.source, given.python, selected, extra))
+    if theirs and ours:
+        return 0 if compare(theirs, ours) else 1
+    for server, outcomes in (("mlflow", theirs), ("windlass", ours)):
+        if outcomes:
+            print(f"{server}: {sum(one == 'passed' for one in outcomes.values())} of {len(outcomes)} passed")
+    return 0
 
 
 if __name__ == "__main__":

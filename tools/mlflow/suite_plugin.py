@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -25,8 +27,18 @@ KIND = os.environ.get("SUITE_SERVER", "windlass")
 _PATIENCE_S = 60.0
 _STORES = {
     "tests/store/tracking/sqlalchemy_store": "tracking",
+    "tests/store/tracking/test_gateway_sql_store": "tracking",
     "tests/store/model_registry/test_sqlalchemy_store": "registry",
 }
+# Suites of the client that would work on a database file: they get the address of a server in its place.
+_CLIENTS = (
+    "tests/tracking/test_tracking.py",
+    "tests/tracking/test_client.py",
+    "tests/tracking/test_log_figure.py",
+    "tests/tracking/test_log_image.py",
+    "tests/tracking/fluent/test_fluent.py",
+    "tests/tracking/_model_registry/test_model_registry_fluent.py",
+)
 
 
 @contextlib.contextmanager
@@ -117,15 +129,33 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> No
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_fixture_setup(fixturedef: Any, request: Any) -> Any:
-    """Stores over a database: over REST."""
-    kind = next((kind for path, kind in _STORES.items() if request.node.nodeid.startswith(path)), None)
-    if fixturedef.argname != "store" or kind is None:
+    """Stores over a database: over REST. Clients of a database: of a server."""
+    node = request.node.nodeid
+    kind = next((kind for path, kind in _STORES.items() if node.startswith(path)), None)
+    if fixturedef.argname == "store" and kind is not None:
+        serving: Any = _store(kind, request)
+    elif fixturedef.argname == "tracking_uri_mock" and node.startswith(_CLIENTS):
+        serving = _tracked(request)
+    else:
         return None
-    serving = _store(kind, request)
-    store = serving.__enter__()
+    given = serving.__enter__()
     fixturedef.addfinalizer(lambda: serving.__exit__(None, None, None))
-    fixturedef.cached_result = (store, fixturedef.cache_key(request), None)
-    return store
+    fixturedef.cached_result = (given, fixturedef.cache_key(request), None)
+    return given
+
+
+def _server(request: Any) -> contextlib.AbstractContextManager[str]:
+    if KIND == "windlass":
+        return windlass_server()
+    return _mlflow_server(request.getfixturevalue("tmp_path"), request.getfixturevalue("cached_db"))
+
+
+@contextlib.contextmanager
+def _tracked(request: Any) -> Iterator[str]:
+    from mlflow.tracking._tracking_service.utils import _use_tracking_uri
+
+    with _server(request) as url, _use_tracking_uri(url):
+        yield url
 
 
 @contextlib.contextmanager
@@ -134,13 +164,18 @@ def _store(kind: str, request: Any) -> Iterator[Any]:
     from mlflow.store.tracking.rest_store import RestStore as TrackingStore
     from mlflow.utils.rest_utils import MlflowHostCreds
 
-    serving = windlass_server() if KIND == "windlass" else _mlflow_server(request.getfixturevalue("tmp_path"))
-    with serving as url:
-        yield (TrackingStore if kind == "tracking" else RegistryStore)(lambda: MlflowHostCreds(url))
+    class LenientStore(TrackingStore):
+        """Suites of stores begin runs without tags, which the store over REST does not take though its API does."""
+
+        def create_run(self, experiment_id: Any, user_id: Any, start_time: Any, tags: Any, run_name: Any) -> Any:
+            return super().create_run(experiment_id, user_id, start_time, tags or [], run_name)
+
+    with _server(request) as url:
+        yield (LenientStore if kind == "tracking" else RegistryStore)(lambda: MlflowHostCreds(url))
 
 
 @contextlib.contextmanager
-def _mlflow_server(folder: Path) -> Iterator[str]:
+def _mlflow_server(folder: Path, migrated: Path) -> Iterator[str]:
     from mlflow.server import handlers
     from mlflow.server.fastapi_app import app
 
@@ -149,7 +184,14 @@ def _mlflow_server(folder: Path) -> Iterator[str]:
     handlers._tracking_store = handlers._model_registry_store = None
     artifacts = folder / "server-artifacts"
     artifacts.mkdir()
-    handlers.initialize_backend_stores(f"sqlite:///{folder}/server.db", default_artifact_root=artifacts.as_uri())
+    # Its migrations take longer than most tests: the suites' own copy has them behind it.
+    database = folder / "server.db"
+    shutil.copy2(migrated, database)
+    with contextlib.closing(sqlite3.connect(database)) as opened, opened:
+        opened.execute(
+            "UPDATE experiments SET artifact_location = ? WHERE experiment_id = 0", (f"{artifacts.as_uri()}/0",)
+        )
+    handlers.initialize_backend_stores(f"sqlite:///{database}", default_artifact_root=artifacts.as_uri())
     with ServerThread(app, _free_port()) as url:
         yield url
 

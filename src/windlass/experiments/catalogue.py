@@ -20,8 +20,8 @@ DEFAULT_NAME = "Default"
 DEFAULT_PROJECT = "default"
 
 
-def put_default(tx: Connection, *, now_ms: int) -> None:
-    values = {"id": DEFAULT_ID, "name": DEFAULT_NAME, "artifact_location": own_location(DEFAULT_ID)}
+def put_default(tx: Connection, *, now_ms: int, root: str | None = None) -> None:
+    values = {"id": DEFAULT_ID, "name": DEFAULT_NAME, "artifact_location": own_location(DEFAULT_ID, root)}
     insert_new(tx, experiments, {**values, **_fresh(now_ms)})
 
 
@@ -29,15 +29,17 @@ def has_default(tx: Connection) -> bool:
     return tx.execute(select(experiments.c.id).where(experiments.c.id == DEFAULT_ID)).first() is not None
 
 
-def put_experiment(tx: Connection, name: str, location: str | None, tags: Sequence[Pair], *, now_ms: int) -> int | None:
-    """Its number; None if another one has that name."""
+def put_experiment(
+    tx: Connection, name: str, location: str | None, tags: Sequence[Pair], *, now_ms: int, root: str | None = None
+) -> int | None:
+    """Its number; None if another one has that name. Without a location it gets a folder of `root`."""
     values = {"name": name, "artifact_location": location or "", **_fresh(now_ms)}
     if not insert_new(tx, experiments, values):
         return None
     number = int(tx.execute(select(experiments.c.id).where(experiments.c.name == name)).scalar_one())
     if not location:
         mine = update(experiments).where(experiments.c.id == number)
-        tx.execute(mine.values(artifact_location=own_location(number)))
+        tx.execute(mine.values(artifact_location=own_location(number, root)))
     put_tags(tx, number, tags)
     return number
 

@@ -1,5 +1,5 @@
 """Where artifacts of experiments, runs and models are kept, as URIs. The server keeps them itself (`mlflow-artifacts:`)
-unless a client names a place of its own. Pure but for the working folder, which relative paths start from.
+unless a client or the config names another place. Pure but for the working folder, which relative paths start from.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from windlass.experiments.rules import LONGEST_LOCATION
 _LOCAL = ("", "file")
 
 
-def own_location(experiment_id: int) -> str:
-    return f"mlflow-artifacts:/{experiment_id}"
+def own_location(experiment_id: int, root: str | None = None) -> str:
+    """Without a `root` that whoever runs the server has chosen, the server's own."""
+    return extended(root or "mlflow-artifacts:/", str(experiment_id))
 
 
 def run_location(experiment_location: str, run_id: str) -> str:

@@ -81,16 +81,20 @@ def check_metric(metric: Metric, path: str = "") -> None:
         check_length("Metric name", LONGEST_KEY, metric.key)
 
 
-def checked_param(param: Pair, path: str = "") -> Pair:
-    """Values that are too long are cut, as MLflow's server does."""
+def checked_param(param: Pair, path: str = "", *, cut: bool = True) -> Pair:
+    """Values that are too long are cut, as MLflow's server does unless it is told to refuse them."""
     check_name(param.key, _within(path, "key"))
     check_length("Param key", LONGEST_KEY, param.key)
+    if not cut:
+        check_length("Param value", LONGEST_PARAM, param.value)
     return Pair(param.key, param.value[:LONGEST_PARAM])
 
 
-def checked_tag(tag: Pair, path: str = "") -> Pair:
+def checked_tag(tag: Pair, path: str = "", *, cut: bool = True) -> Pair:
     check_name(tag.key, _within(path, "key"))
     check_length(_within(path, "key"), LONGEST_KEY, tag.key)
+    if not cut:
+        check_length(_within(path, "value"), LONGEST_TAG, tag.value)
     return Pair(tag.key, tag.value[:LONGEST_TAG])
 
 

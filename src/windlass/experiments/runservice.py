@@ -64,12 +64,20 @@ class OwnValues(Protocol):
 
 class TrackedRunService:
     def __init__(
-        self, *, db: Database, clock: Clock, own_tags: OwnTags | None = None, own_values: OwnValues | None = None
+        self,
+        *,
+        db: Database,
+        clock: Clock,
+        own_tags: OwnTags | None = None,
+        own_values: OwnValues | None = None,
+        cut_values: bool = True,
     ) -> None:
+        """`cut_values`: those of params and tags that are too long, rather than refusing them."""
         self._db = db
         self._clock = clock
         self._own_tags = own_tags
         self._own_values = own_values
+        self._cut = cut_values
         self._writes = GroupedWrites(db)
 
     # ---- runs --------------------------------------------------------------------------------------------------
@@ -172,7 +180,7 @@ class TrackedRunService:
         self._log(run_id, lambda tx: self._put_metrics(tx, run_id, [metric]))
 
     def log_param(self, run_id: str, param: Pair) -> None:
-        param = checked_param(param)
+        param = checked_param(param, cut=self._cut)
 
         def write(tx: Connection) -> None:
             for given, held in runstore.put_params(tx, run_id, [param]):
@@ -184,7 +192,7 @@ class TrackedRunService:
         self._log(run_id, write)
 
     def set_tag(self, run_id: str, tag: Pair) -> None:
-        tag = checked_tag(tag)
+        tag = checked_tag(tag, cut=self._cut)
         self._log(run_id, lambda tx: self._put_tags(tx, run_id, [tag]))
 
     def delete_tag(self, run_id: str, key: str) -> None:
@@ -200,8 +208,8 @@ class TrackedRunService:
         check_run_id(run_id)
         for number, metric in enumerate(metrics):
             check_metric(metric, f"metrics[{number}]")
-        params = [checked_param(param, f"params[{number}]") for number, param in enumerate(params)]
-        tags = [checked_tag(tag, f"tags[{number}]") for number, tag in enumerate(tags)]
+        params = [checked_param(param, f"params[{number}]", cut=self._cut) for number, param in enumerate(params)]
+        tags = [checked_tag(tag, f"tags[{number}]", cut=self._cut) for number, tag in enumerate(tags)]
         check_batch(metrics, params, tags)
 
         def write(tx: Connection) -> None:

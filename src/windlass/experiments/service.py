@@ -20,9 +20,11 @@ from windlass.experiments.types import DatasetSummary, Experiment, Pair, Stage, 
 
 
 class ExperimentService:
-    def __init__(self, *, db: Database, clock: Clock) -> None:
+    def __init__(self, *, db: Database, clock: Clock, root: str | None = None) -> None:
+        """`root`: where experiments have their artifacts unless whoever makes one says otherwise."""
         self._db = db
         self._clock = clock
+        self._root = root
 
     def begin(self) -> None:
         """Have the default experiment; a server does this when it starts."""
@@ -30,7 +32,7 @@ class ExperimentService:
             if catalogue.has_default(tx):
                 return
         with self._db.write() as tx:
-            catalogue.put_default(tx, now_ms=self._now_ms())
+            catalogue.put_default(tx, now_ms=self._now_ms(), root=self._root)
 
     def create(self, name: str, location: str = "", tags: Sequence[Pair] = ()) -> int:
         check_views([tag.key for tag in tags])
@@ -39,7 +41,7 @@ class ExperimentService:
         for tag in tags:
             check_experiment_tag(tag)
         with self._db.write() as tx:
-            number = catalogue.put_experiment(tx, name, place, tags, now_ms=self._now_ms())
+            number = catalogue.put_experiment(tx, name, place, tags, now_ms=self._now_ms(), root=self._root)
         if number is None:
             raise AlreadyExists(f"Experiment(name={name}) already exists.")
         return number

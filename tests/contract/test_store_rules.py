@@ -52,6 +52,17 @@ def test_a_rule_that_applies_is_told_once(service: RunService, database: Databas
     assert not load(database, run_id).cancelling
 
 
+def test_an_alert_says_which_value_of_what_it_was(service: RunService, database: Database) -> None:
+    run_id = running(service, database, {"metric": "loss", "above": 5}, {"nan": True})
+    log(service, run_id, 9, float("inf"))
+    told = [event.data for event in service.events(run_id, after=0).events if event.kind == "alert"]
+    common = {"kind": "rule", "metric": "loss", "then": "alert"}
+    assert told == [
+        {**common, "rule": 0, "value": 9.0, "step": 0},
+        {**common, "rule": 1, "value": "inf", "step": 1},
+    ]
+
+
 def test_what_a_rule_has_seen_is_kept_between_batches(service: RunService, database: Database) -> None:
     run_id = running(service, database, {"metric": "loss", "patience": 3})
     for seq, loss in enumerate((3.0, 0.0, 1.0, 1.0, 1.0)):

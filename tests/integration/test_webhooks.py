@@ -5,7 +5,11 @@ from __future__ import annotations
 import base64
 import hmac
 import json
+import os
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -214,3 +218,56 @@ def test_a_server_ends_cleanly_while_it_sends(tmp_path: Path, receiver: Receiver
             call(client, "registered-models/create", name="m")
         receiver.await_heard(1)
         assert server.terminate() == 0
+
+
+def test_the_command_line(tmp_path: Path, receiver: Receiver) -> None:
+    environ = {**os.environ, "WINDLASS_HOME": str(tmp_path / "home"), "COLUMNS": "200"}
+
+    def windlass(*words: str, stdin: str = "", expect: int = 0) -> str:
+        command = [sys.executable, "-c", "from windlass.cli.main import main; main()", "webhooks", *words]
+        done = subprocess.run(
+            command, env=environ, input=stdin, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == expect, done
+        return done.stdout + done.stderr
+
+    with running_server(tmp_path / "home", environ=ALLOWED):
+        assert "no webhooks yet" in windlass("ls")
+        made = windlass(
+            "add", "oncall", receiver.url, "--on", "run.alert,run.failed", "--secret-file", "-", stdin="psst\n"
+        )
+        assert "psst" not in made + windlass("ls", "--json")
+        assert "unknown event 'run.exploded'" in windlass("add", "x", receiver.url, "--on", "run.exploded", expect=2)
+        assert "run.alert, run.failed" in windlass("ls")
+        assert "answered 200" in windlass("test", "oncall", "--event", "run.failed")
+        [body] = receiver.await_heard(1)
+        assert (body["entity"], body["action"]) == ("run", "failed")
+        assert "x-mlflow-signature" in receiver.heard[0][0]
+        receiver.statuses = [404]
+        assert "not delivered: the receiver answered 404" in windlass("test", "oncall", expect=1)
+        assert "told of nothing" in windlass("deliveries", "oncall")
+        assert "did you mean 'oncall'" in windlass("rm", "oncal", expect=2)
+        windlass("rm", "oncall")
+        assert json.loads(windlass("ls", "--json")) == []
+
+
+def test_what_became_of_deliveries(api: httpx.Client, receiver: Receiver) -> None:
+    made = api.post("/api/webhooks", json={"name": "runs", "url": receiver.url, "events": ["run.submitted"]}).json()
+    receiver.statuses = [400]
+    spec = {"command": "true", "code": None}
+    run_id = api.post("/api/runs", json={"spec": spec, "origin": {}}).json()["id"]
+    [body] = receiver.await_heard(1)
+    assert body["data"]["run_id"] == run_id
+
+    def found() -> list[dict[str, Any]]:
+        answer: list[dict[str, Any]] = api.get(f"/api/webhooks/{made['id']}/deliveries").json()["deliveries"]
+        return answer
+
+    deadline = time.monotonic() + PATIENCE_S
+    while found()[0]["state"] == "waiting" and time.monotonic() < deadline:
+        time.sleep(0.01)
+    [one] = found()
+    assert (one["id"], one["event"], one["state"]) == (receiver.ids()[0], "run.submitted", "failed")
+    assert (one["response_status"], one["attempts"], one["due_at"]) == (400, 1, None)
+    assert "body" not in one
+    assert api.get("/api/webhooks/0/deliveries").status_code == 404

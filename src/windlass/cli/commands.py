@@ -66,13 +66,14 @@ _SERVER = {
     "cluster": "cluster",
     "nodes": "nodes",
     "engines": "engines",
+    "webhooks": "webhooks",
     "doctor": "doctor",
     "server": "config",
     "backup": "backup",
     "restore": "backup",
     "version": "server",
 }
-_GROUPS = ("server", "checkpoints", "nodes", "artifacts", "import")  # commands with commands of their own
+_GROUPS = ("server", "checkpoints", "nodes", "artifacts", "import", "webhooks")  # commands with commands of their own
 # Everything after the command's first word is the command's own: `windlass run train.py --lr 3`.
 _OPEN_ENDED = {"run": {"allow_interspersed_args": False}}
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from windlass.client.artifacts import Artifacts
     from windlass.client.run import Run
     from windlass.client.submission import Secrets, Submission
+    from windlass.client.webhooks import Webhooks
     from windlass.wire.checks import CheckView
     from windlass.wire.cluster import AsideView, ClusterView, Health, Info
     from windlass.wire.comparison import Comparison
@@ -214,6 +215,13 @@ class Client:
         from windlass.client.artifacts import Artifacts
 
         return Artifacts(self, ref)
+
+    @property
+    def webhooks(self) -> Webhooks:
+        """Who is told of what happens to runs and models."""
+        from windlass.client.webhooks import Webhooks
+
+        return Webhooks(self)
 
     def cluster(self) -> ClusterView:
         from windlass.wire.cluster import ClusterView

@@ -6,6 +6,7 @@ events, and maybe its end.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -149,10 +150,22 @@ def _tell(tx: Connection, run_id: str, number: int, finding: Finding, *, now: fl
         at=finding.at,
         attempt=run.attempt_count or None,
         message=f"rule {number + 1}{at}: {finding.message}",
-        data={"kind": "rule", "rule": number, "step": finding.step, "then": finding.then.value},
+        data={
+            "kind": "rule",
+            "rule": number,
+            "metric": finding.metric,
+            "value": _plain(finding.value),
+            "step": finding.step,
+            "then": finding.then.value,
+        },
     )
     if may_stop and finding.then is Then.STOP:
         _stop(tx, run, number, finding, now=now)
+
+
+def _plain(value: float | None) -> float | str | None:
+    """JSON has neither NaN nor infinities."""
+    return value if value is None or math.isfinite(value) else str(value)
 
 
 def _stop(tx: Connection, run: RunRecord | None, number: int, finding: Finding, *, now: float) -> None:

@@ -51,6 +51,8 @@ class Finding:
     at: float
     step: int | None
     then: Then
+    metric: str | None = None  # None: there was no value of any
+    value: float | None = None
 
 
 def judge_values(rule: RuleSpec, watched: Watched, values: Iterable[Value]) -> tuple[Watched, list[Finding]]:
@@ -65,8 +67,12 @@ def judge_values(rule: RuleSpec, watched: Watched, values: Iterable[Value]) -> t
         elif value.step is None or value.step >= rule.after:
             watched, message = _judge(rule, watched, value)
             if message and len(findings) < MOST_FINDINGS:
-                findings.append(Finding(message=message, at=value.at, step=value.step, then=rule.then))
+                findings.append(_finding(rule, value, message))
     return watched, findings
+
+
+def _finding(rule: RuleSpec, value: Value, message: str) -> Finding:
+    return Finding(message=message, at=value.at, step=value.step, then=rule.then, metric=value.name, value=value.value)
 
 
 def judge_silence(rule: RuleSpec, watched: Watched, *, since: float, now: float) -> tuple[Watched, Finding | None]:
@@ -77,7 +83,8 @@ def judge_silence(rule: RuleSpec, watched: Watched, *, since: float, now: float)
     if quiet_s < rule.silent:
         return watched, None
     message = f"no value of {rule.metric or 'any metric'} for {format_duration(quiet_s)}"
-    return replace(watched, applies=True), Finding(message=message, at=now, step=None, then=rule.then)
+    finding = Finding(message=message, at=now, step=None, then=rule.then, metric=rule.metric)
+    return replace(watched, applies=True), finding
 
 
 def _judge(rule: RuleSpec, watched: Watched, value: Value) -> tuple[Watched, str | None]:

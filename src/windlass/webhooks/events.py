@@ -65,13 +65,15 @@ EXAMPLES: Mapping[str, Mapping[str, Any]] = {
 
 _RUN: dict[str, Any] = {"run_id": "r-2b3c4d5f6g", "attempt": 1, "message": "an example", "data": {}}
 
+_RULE: dict[str, Any] = {"kind": "rule", "rule": 0, "metric": "loss", "value": 25.0, "step": 120, "then": "alert"}
+
 # Of runs: MLflow's clients know nothing of these, and would not bear to see them.
 RUN_EXAMPLES: Mapping[str, Mapping[str, Any]] = {
     "run.submitted": {**_RUN, "attempt": None},
     "run.started": _RUN,
     "run.retrying": _RUN,
     "run.preempting": _RUN,
-    "run.alert": {**_RUN, "message": "loss is not a number", "data": {"title": "nan"}},
+    "run.alert": {**_RUN, "message": "rule 1 at step 120: loss is 25, above 20", "data": _RULE},
     "run.succeeded": _RUN,
     "run.failed": _RUN,
     "run.cancelled": _RUN,

@@ -115,10 +115,11 @@ def delete_ended(tx: Connection, *, before: float, limit: int) -> int:
     return tx.execute(delete(webhook_deliveries).where(c.id.in_(old))).rowcount
 
 
-def load_states(tx: Connection, webhook_id: str) -> Sequence[Mapping[str, Any]]:
+def load_states(tx: Connection, webhook_id: str, *, most: int = 1_000) -> Sequence[Mapping[str, Any]]:
     """What became of its deliveries, newest first."""
     c = webhook_deliveries.c
     query = select(webhook_deliveries).where(c.webhook_id == webhook_id).order_by(c.created_at.desc(), c.id)
+    query = query.limit(most)
     return [dict(row) for row in tx.execute(query).mappings()]
 
 

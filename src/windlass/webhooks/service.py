@@ -13,7 +13,7 @@ from windlass.core.errors import InvalidInput, Unavailable
 from windlass.core.paging import offset_of, page_token
 from windlass.core.storable import storable_text
 from windlass.db.database import Database
-from windlass.webhooks import store
+from windlass.webhooks import outbox, store
 from windlass.webhooks.addresses import WebhookRules, check_name, check_url
 from windlass.webhooks.events import ALL_EXAMPLES, check_events, render_body
 from windlass.webhooks.sending import Letter, Sender
@@ -116,6 +116,12 @@ class WebhookService:
     def delete(self, webhook_id: str) -> None:
         with self._db.write() as tx:
             store.delete_webhook(tx, webhook_id)
+
+    def deliveries(self, webhook_id: str, *, most: int) -> Sequence[Mapping[str, Any]]:
+        """What became of what it was to hear, newest first."""
+        with self._db.read() as tx:
+            store.load_webhook(tx, webhook_id)
+            return outbox.load_states(tx, webhook_id, most=most)
 
     def try_out(self, webhook_id: str, event: str | None) -> Reply:
         """Sends an example at once, a single time, and says what came of it. Raises Unavailable while as many others

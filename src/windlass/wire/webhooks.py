@@ -37,6 +37,22 @@ class WebhookList(BaseModel):
     next_token: str | None = None
 
 
+class DeliveryView(BaseModel):
+    id: str = Field(description="what the receiver sees as `X-MLflow-Delivery-Id`")
+    event: str
+    state: str = Field(description="waiting, delivered, failed or dropped")
+    attempts: int = Field(description="how often it was sent")
+    created_at: float
+    due_at: float | None = Field(description="of one that waits: when it is sent next")
+    ended_at: float | None
+    response_status: int | None = Field(description="of the last answer")
+    detail: str | None = Field(description="what went wrong")
+
+
+class DeliveryList(BaseModel):
+    deliveries: list[DeliveryView]
+
+
 class TrialView(BaseModel):
     success: bool
     response_status: int | None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
 
 from windlass.api.context import Context
-from windlass.webhooks.types import Webhook
+from windlass.webhooks.types import DeliveryState, Webhook
 from windlass.wire import webhooks as wire
 
 router = APIRouter(prefix="/api/webhooks", tags=["webhooks"])
@@ -44,6 +45,15 @@ def delete(webhook_id: WebhookId, services: Context) -> None:
     services.webhooks.delete(webhook_id)
 
 
+@router.get("/{webhook_id}/deliveries")
+def deliveries(
+    webhook_id: WebhookId, services: Context, limit: Annotated[int, Query(ge=1, le=1_000)] = 100
+) -> wire.DeliveryList:
+    """What became of what it was to hear in the last week, newest first."""
+    found = services.webhooks.deliveries(webhook_id, most=limit)
+    return wire.DeliveryList(deliveries=[_delivery(row) for row in found])
+
+
 @router.post("/{webhook_id}/test")
 def try_out(webhook_id: WebhookId, services: Context, request: wire.TrialRequest | None = None) -> wire.TrialView:
     """Send an example now, once; the answer says what came of it."""
@@ -51,6 +61,11 @@ def try_out(webhook_id: WebhookId, services: Context, request: wire.TrialRequest
     return wire.TrialView(
         success=reply.is_success, response_status=reply.status, response_body=reply.body, error=reply.error
     )
+
+
+def _delivery(row: Mapping[str, Any]) -> wire.DeliveryView:
+    shown = {name: row[name] for name in wire.DeliveryView.model_fields}
+    return wire.DeliveryView(**{**shown, "due_at": row["due_at"] if row["state"] == DeliveryState.WAITING else None})
 
 
 def _view(webhook: Webhook) -> wire.WebhookView:

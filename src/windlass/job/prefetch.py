@@ -12,7 +12,6 @@ import threading
 import time
 import weakref
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
@@ -21,6 +20,7 @@ from torch import Tensor
 
 from windlass.core.errors import InvalidInput
 from windlass.job.accounting.waiting import waiting
+from windlass.job.handover import Handover
 from windlass.job.ordering import Order
 from windlass.job.session import session
 
@@ -186,7 +186,8 @@ class Feed(Iterator[Batch]):
     ) -> None:
         self.state: Any = None  # the source's, after the batch that came last from here
         self._device = device
-        self._ready = _Ready(prefetch)
+        self._on_gpu = device.type == "cuda"
+        self._ready = Handover(prefetch)
         copy = _copier(device)
         # The thread knows the queue and the source, not this object: else it would never be dropped.
         self._thread = threading.Thread(
@@ -197,6 +198,10 @@ class Feed(Iterator[Batch]):
         weakref.finalize(self, self._ready.close).atexit = False
 
     def __next__(self) -> Batch:
+        found = None if self._on_gpu else self._ready.take()
+        if found is not None:  # nobody has waited: nothing to measure
+            batch, _, self.state = found
+            return batch  # type: ignore[no-any-return]
         with waiting().measured(self._device):
             batch, copied, self.state = self._ready.get()
             if copied is not None:
@@ -212,54 +217,16 @@ class Feed(Iterator[Batch]):
         self._thread.join(patience_s)
 
 
-class _Ready:
-    """A queue between two threads that either of them can end."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._items: deque[tuple[Any, Any, Any]] = deque()
-        self._changed = threading.Condition()
-        self._closed = False
-        self._end: BaseException | None = None  # what comes after the last batch
-
-    def put(self, item: tuple[Any, Any, Any]) -> bool:
-        """Waits for room; False: nobody wants more."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._closed or len(self._items) < self._size)
-            if not self._closed:
-                self._items.append(item)
-                self._changed.notify_all()
-            return not self._closed
-
-    def get(self) -> tuple[Any, Any, Any]:
-        with self._changed:
-            self._changed.wait_for(lambda: self._items or self._end is not None or self._closed)
-            if self._items:
-                self._changed.notify_all()
-                return self._items.popleft()
-            # Once only: an iterator that has failed is at its end.
-            end, self._end = self._end or StopIteration(), StopIteration()
-        raise end
-
-    def end(self, reason: BaseException) -> None:
-        with self._changed:
-            self._end = reason
-            self._changed.notify_all()
-
-    def close(self) -> None:
-        with self._changed:
-            self._closed = True
-            self._items.clear()
-            self._changed.notify_all()
-
-
 def _fill(
-    ready: _Ready, source: Iterator[Any], copy: Callable[[Any], tuple[Any, Any]], state: Callable[[], Any]
+    ready: Handover, source: Iterator[Any], copy: Callable[[Any], tuple[Any, Any]], state: Callable[[], Any]
 ) -> None:
     try:
+        began = time.perf_counter()
         for batch in source:
-            if not ready.put((*copy(batch), state())):
+            item = (*copy(batch), state())
+            if not ready.put(item, time.perf_counter() - began):
                 break
+            began = time.perf_counter()
         ready.end(StopIteration())
     except BaseException as error:  # whatever it is, it belongs to the loop that reads
         ready.end(error)
@@ -313,7 +280,7 @@ def _each_tensor(batch: Any, do: Callable[[Tensor], None]) -> None:
 
 
 # Threads and not feeds: a thread goes on for a while when its feed is dropped. It is known for as long as it runs.
-_at_work: weakref.WeakKeyDictionary[threading.Thread, _Ready] = weakref.WeakKeyDictionary()
+_at_work: weakref.WeakKeyDictionary[threading.Thread, Handover] = weakref.WeakKeyDictionary()
 
 
 def _end_all() -> None:

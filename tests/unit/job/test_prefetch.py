@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from windlass import job  # noqa: E402
+from windlass.job import handover  # noqa: E402
 from windlass.job.accounting.waiting import waiting  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -67,7 +69,8 @@ def test_an_error_of_the_source_comes_after_the_batches_before_it(prefetch: int)
         next(feed)
 
 
-def test_the_source_works_ahead_but_not_further_than_asked() -> None:
+def test_the_source_works_ahead_but_not_further_than_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handover, "QUICK_S", 0.0)  # as one that takes its time
     made: list[int] = []
 
     def source() -> Iterator[int]:
@@ -83,6 +86,24 @@ def test_the_source_works_ahead_but_not_further_than_asked() -> None:
     gc.collect()
     eventually(lambda: not loader_threads())
     assert len(made) == 5
+
+
+def test_a_quick_source_rests_until_the_last_batch_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handover, "QUICK_S", math.inf)
+    made: list[int] = []
+
+    def source() -> Iterator[int]:
+        for number in range(100):
+            made.append(number)
+            yield number
+
+    feed = iter(job.loader(source(), prefetch=3))
+    eventually(lambda: feed._ready._resting_until == 0)  # type: ignore[attr-defined]
+    assert [next(feed), next(feed)] == [0, 1]
+    assert len(made) == 4  # one is left, and the thread sleeps
+    assert next(feed) == 2
+    eventually(lambda: len(made) == 7)
+    assert list(feed) == list(range(3, 100))
 
 
 def test_a_break_ends_thread_and_source() -> None:

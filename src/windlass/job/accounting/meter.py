@@ -8,11 +8,13 @@ for inputs, targets in job.loader(batches):
 
 from __future__ import annotations
 
+import math
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -23,13 +25,14 @@ from windlass.job.accounting.anomaly import Watch, decide_stop
 from windlass.job.accounting.clock import Clock, clock_of
 from windlass.job.accounting.communication import Sampler
 from windlass.job.accounting.waiting import Waiting, waiting
-from windlass.job.accounting.window import Window, Work, decide_every, metrics_of
+from windlass.job.accounting.window import LEAST_WINDOW_S, Window, Work, decide_every, metrics_of
 from windlass.job.flops import flops_per_token_of, peak_flops
 from windlass.job.prefetch import own_device
 from windlass.job.session import session
 
 _WARM_UP = 3  # steps before the first window: compilers and allocators are at work
 EXPLODE = 30.0  # times the usual gradient norm
+_Judged: TypeAlias = tuple[int, float | None, float | None, bool]  # number, loss, gradient norm, whether it is scaled
 
 
 @dataclass(slots=True, kw_only=True)
@@ -74,6 +77,10 @@ class Steps:
         self._window_from: _Step | None = None  # the step before the window's first
         self._window_paused_s = 0.0
         self._first = first
+        # On a CPU values are there at once, and who goes on whatever they are can look at many of them together.
+        self._can_wait = clock.lag == 0 and policy is not OnNan.STOP and sampler is None and not average
+        self._unjudged: list[_Judged] = []
+        self._judged_at = 0.0
 
     def done(self, loss: Tensor | float | None = None, report: Any = None, /, **metrics: Any) -> int:
         """The step is over: its loss, what the optimizer's `step` returned, and what else to log. Its number, from 1.
@@ -83,6 +90,9 @@ class Steps:
         """
         self.number += 1
         logged = self.number % self._every == 0 or self.number == self._total
+        if self._can_wait and not logged and self._window_from is not None:
+            self._put_off(loss, report)
+            return self.number
         values = self._judged(loss, report)
         scale = getattr(report, "loss_scale", None)
         if logged and self._log is not None:
@@ -121,6 +131,7 @@ class Steps:
         """Reads what the device has not finished yet. Happens by itself after `total` steps."""
         if self._sampler is not None:
             self._sampler.give_up()
+        self._judge_all()
         while self._unread:
             self._read(self._unread.popleft())
 
@@ -130,6 +141,27 @@ class Steps:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         if error is None:
             self.close()
+
+    def _put_off(self, loss: Tensor | float | None, report: Any) -> None:
+        """A step that nothing is logged of: its values are kept, and judged with those of its neighbours."""
+        scaled = False
+        if report is not None and not isinstance(report, Tensor | float):
+            scaled, report = getattr(report, "loss_scale", None) is not None, getattr(report, "grad_norm", report)
+        loss, report = _plain(loss), _plain(report)
+        self._unjudged.append((self.number, loss, report, scaled))
+        if self._tell is not None:
+            self._tell(self.number)
+        now = time.perf_counter()
+        if now - self._judged_at > LEAST_WINDOW_S or not (_is_healthy(loss) and _is_healthy(report)):
+            self._judged_at = now
+            self._judge_all()
+
+    def _judge_all(self) -> None:
+        unjudged, self._unjudged = self._unjudged, []
+        for number, loss, grad_norm, scaled in unjudged:
+            finding = self._watch.look(number, loss=loss, grad_norm=grad_norm, scaled=scaled)
+            if finding is not None and finding.new_episode and self._alert is not None:
+                self._alert(finding.kind, finding.message, step=number)
 
     def _judged(self, loss: Tensor | float | None, report: Any) -> dict[str, Tensor | float]:
         """The values that every step is judged by, captured."""
@@ -146,6 +178,8 @@ class Steps:
         self._clock.settle(step.mark)
         if self._tell is not None:
             self._tell(step.number)
+        if self._unjudged:
+            self._judge_all()
         values = {name: float(value) for name, value in step.values.items()}
         finding = self._watch.look(
             step.number, loss=values.get("loss"), grad_norm=values.get("grad_norm"), scaled=step.scaled
@@ -189,6 +223,14 @@ class Steps:
     def _start_window(self, step: _Step) -> None:
         self._window_from, self._window_paused_s = step, 0.0
         step.values, step.pauses = {}, []
+
+
+def _plain(value: Tensor | float | None) -> float | None:
+    return value.item() if isinstance(value, Tensor) else value
+
+
+def _is_healthy(value: float | None) -> bool:
+    return value is None or math.isfinite(value)
 
 
 def steps(

@@ -167,3 +167,61 @@ def test_a_report_of_an_optimizer_is_read() -> None:
     loop = Loop(total=1)
     loop.meter.done(1.0, Report())
     assert loop.logged == [(1, 1, {"loss": 1.0, "grad_norm": 2.0, "loss_scale": 1024.0})]
+
+
+class HostLoop(Loop):
+    """On a CPU, where values are there at once."""
+
+    def __init__(self, *, every: int, policy: OnNan = OnNan.GO_ON, explode: float | None = 30.0) -> None:
+        super().__init__(every=every, policy=policy)
+        self.told: list[int] = []
+        self.clock.lag = 0
+        self.meter = Steps(
+            clock=self.clock,
+            work=Work(),
+            watch=Watch(explode),
+            policy=policy,
+            sampler=None,
+            waits=self.waits,
+            total=None,
+            first=0,
+            every=every,
+            average=False,
+            log=lambda step, total, values: self.logged.append((step, total, dict(values))),
+            alert=lambda kind, message, *, step: self.alerts.append((kind, message, step)),
+            tell=self.told.append,
+        )
+
+
+def test_steps_that_are_not_logged_are_told_and_timed_all_the_same() -> None:
+    loop = HostLoop(every=10)
+    for number in range(1, 31):
+        loop.step(loss=torch.tensor(float(number)))
+        if number == 25:
+            with loop.meter.pause():
+                loop.clock.now_s += 100
+    assert loop.told == list(range(1, 31))
+    assert [(step, values["loss"]) for step, _, values in loop.logged] == [(10, 10.0), (20, 20.0), (30, 30.0)]
+    assert [values["step_s"] for _, _, values in loop.logged[1:]] == [1.0, 1.0]
+
+
+def test_a_loss_that_is_no_number_is_alerted_at_once_also_between_logs() -> None:
+    loop = HostLoop(every=1000)
+    for number in range(1, 21):
+        loop.step(loss=math.nan if number == 15 else 1.0)
+        assert loop.alerts == ([] if number < 15 else [("nan", "step 15: the loss is nan", 15)])
+
+
+def test_an_explosion_between_logs_is_alerted_with_the_next_log() -> None:
+    loop = HostLoop(every=100)
+    for number in range(1, 101):
+        loop.step(loss=1000.0 if number == 90 else 1.0)
+    assert [(kind, step) for kind, _, step in loop.alerts] == [("exploded", 90)]
+
+
+def test_stop_stops_in_the_very_step() -> None:
+    loop = HostLoop(every=100, policy=OnNan.STOP)
+    for _ in range(9):
+        loop.step()
+    with pytest.raises(SickStep, match="step 10: the loss is nan"):
+        loop.step(loss=math.nan)

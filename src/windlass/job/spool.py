@@ -37,13 +37,14 @@ class SaveNote(NamedTuple):
 Record: TypeAlias = Point | Alert | SaveNote
 _BATCH_S = 0.2
 _WRITE_BYTES = 64 << 10
-_AT_ONCE = 50  # rendered in a fraction of a millisecond
+_AT_ONCE = 10  # rendered in a tenth of a millisecond or so
+_IDLE_BATCHES = 25  # so often the thread looks in vain before it waits to be woken
 # What is kept while the disk does not take it: about an hour of a busy loop, some tens of MB.
 _MOST_WAITING = 200_000
 
 
 class Spool:
-    _woken: bool  # whether the thread has been told that something waits
+    _asleep: bool  # whether the thread waits to be woken; else it looks by itself
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -53,11 +54,11 @@ class Spool:
     def add(self, record: Record) -> None:
         """A few microseconds; never blocks and never fails because of the disk."""
         self._waiting.append(record)
-        if not self._woken:  # asked for at every step: a field is a third of what the event itself takes
-            self._woken = True
+        if self._asleep:  # waking takes longer than all the rest: not while there is something now and then
+            self._asleep = False
             self._wake.set()
-        if self._thread is None:
-            self._start()
+            if self._thread is None:
+                self._start()
 
     def flush(self) -> None:
         with self._lock:
@@ -77,7 +78,7 @@ class Spool:
         self._unwritten = b""
         self._lock = threading.Lock()
         self._wake = threading.Event()
-        self._woken = False
+        self._asleep = True
         self._thread: threading.Thread | None = None
         self._complained = False
 
@@ -94,18 +95,27 @@ class Spool:
     def _work(self) -> None:
         while True:
             self._wake.wait()
-            time.sleep(_BATCH_S)
+            idle = 0
+            while idle < _IDLE_BATCHES:
+                time.sleep(_BATCH_S)
+                idle = 0 if self._waiting else idle + 1
+                self._drain()
             self._wake.clear()
-            self._woken = False  # before looking: what comes from now on wakes again
-            while self._waiting:
-                # A few at a time: the training waits for the interpreter while this thread has it.
-                with self._lock:
-                    self._render(max(_AT_ONCE, len(self._waiting) // _AT_ONCE))
-                    if len(self._unwritten) >= _WRITE_BYTES:  # who logs without a pause is never through
-                        self._write()
-                time.sleep(0)
+            self._asleep = True  # before looking: what comes from now on wakes again
+            if self._waiting:
+                self._asleep = False
+                self._wake.set()
+
+    def _drain(self) -> None:
+        while self._waiting:
+            # A few at a time: the training waits for the interpreter while this thread has it.
             with self._lock:
-                self._write()
+                self._render(max(_AT_ONCE, len(self._waiting) // _AT_ONCE))
+                if len(self._unwritten) >= _WRITE_BYTES:  # who logs without a pause is never through
+                    self._write()
+            time.sleep(0)
+        with self._lock:
+            self._write()
 
     def _write(self) -> None:
         if not self._unwritten:

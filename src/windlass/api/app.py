@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute
 import windlass
 from windlass.api.context import Services, require_token
 from windlass.api.errors import install_error_handlers
-from windlass.api.later import Later
+from windlass.api.later import Later, Shortcut
 from windlass.api.routes import (
     artifacts,
     checkpoints,
@@ -88,7 +88,9 @@ def create_app(services: Services) -> FastAPI:
     ):
         app.include_router(router, dependencies=guarded)
     app.include_router(artifacts.router, dependencies=guarded)
-    app.router.routes.append(Later(_MLFLOW, _mlflow_routes))
+    later = Later(_MLFLOW, _mlflow_routes)
+    app.router.routes.append(later)
+    app.add_middleware(Shortcut, later=later)
     app.openapi = lambda: _schema(app)  # type: ignore[method-assign]
     return app
 

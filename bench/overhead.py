@@ -1,9 +1,16 @@
 """How many steps a second does a training loop make under Windlass with all accounting on, over the same loop bare?
 
-Three processes of the same script are alive at once, one under Windlass and two bare ones, and only one of them steps
-at a time, in windows that alternate. The bare ones have neither `job.steps` nor `job.loader`; one against the other
-shows what the method cannot tell apart. While a bare one steps, every process of Windlass is stopped: work it has put
-off counts against Windlass, not for it.
+One process of the script runs under Windlass and steps in short windows, now with everything (`job.loader`,
+`job.steps`, `job.log`, its output read by the supervisor and followed by a command), now with nothing of it. While it
+steps bare, server, supervisor and command are stopped. Windows come in rounds, each in an order of its own, and are
+compared within their round; a second bare window of each round, over the first, shows what the method cannot tell
+apart. A bare process that Windlass has not started steps in every round too, which shows what the launch itself makes
+of a loop; processes differ by some percent, whoever starts them, so that this takes many of them.
+
+A window begins with steps that do not count: caches fill, and processes that were stopped catch up with their clocks.
+
+Three settings: a step of some 6 ms, the hard case; one of 60 ms, as real ones are; and 6 ms with all other cores busy,
+so that Windlass has none to itself. In the first two the loop has one thread, as the host's side of a GPU job has.
 """
 
 from __future__ import annotations
@@ -11,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import random
 import signal
 import statistics
 import subprocess
@@ -19,21 +27,48 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also as `python bench/overhead.py`
 
-from bench.harness import BIN, Figure, Report, Table, finish, median_interval, options, tell, workspace
+from bench.harness import BIN, Figure, Report, Table, finish, options, tell, workspace
+from bench.pairs import Verdict, decide_verdict, ratio_of
 from windlass.agent import kernel
 from windlass.testing.servers import ServerProcess, processes_of, running_server
 
 SCRIPT = Path(__file__).resolve().parent / "programs" / "training_loop.py"
-WINDOW_S = 0.5
+TARGET = 0.995
+SETTLE_S = 0.2
+WINDOW_S = 0.6
 _PATIENCE_S = 120.0
-ARMS = ("bare", "windlass", "bare again")
 
 
-@dataclass(slots=True, kw_only=True)
+class Setting(NamedTuple):
+    name: str
+    words: str
+    micro_batches: int
+    crowded: bool = False
+
+
+SETTINGS = (
+    Setting("6ms", "a step of 6 ms", 16),
+    Setting("60ms", "a step of 60 ms", 160),
+    Setting("crowded", "a step of 6 ms, all other cores busy", 16, crowded=True),
+)
+
+
+class Window(NamedTuple):
+    steps: int
+    took_s: float
+    loop_cpu_s: float  # of the loop's own thread
+    cpu_s: float  # of its process
+
+    @property
+    def steps_per_s(self) -> float:
+        return self.steps / self.took_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Loop:
     """One process of the script, and the two ends of its pipes that are ours."""
 
@@ -41,14 +76,17 @@ class Loop:
     process: subprocess.Popen[bytes]
     go: TextIO
     done: TextIO
-    cpu_ms_per_step: list[float] = field(default_factory=list)
 
-    def steps_per_s(self, window_s: float) -> float:
-        self.go.write(f"{window_s}\n")
-        self.go.flush()
-        steps, took, cpu_s = self.done.readline().split()
-        self.cpu_ms_per_step.append(1000 * float(cpu_s) / int(steps))
-        return int(steps) / float(took)
+    def step(self, arm: str) -> Window:
+        for window_s in (SETTLE_S, WINDOW_S):
+            self.go.write(f"{arm} {window_s}\n")
+            self.go.flush()
+            steps, *seconds = self.done.readline().split()
+        return Window(int(steps), *map(float, seconds))
+
+    @property
+    def pid(self) -> int:
+        return int((self.folder / "pid").read_text())
 
 
 @contextlib.contextmanager
@@ -91,58 +129,74 @@ def _open_when_read(path: Path, process: subprocess.Popen[bytes], log: Path) -> 
 
 
 @dataclass(slots=True, kw_only=True)
-class Rates:
-    """Steps a second of one trio of processes, window by window."""
+class Start:
+    """The windows of one start of the processes, by round."""
 
-    bare: list[float] = field(default_factory=list)
-    windlass: list[float] = field(default_factory=list)
-    again: list[float] = field(default_factory=list)
-    cpu_ms_per_step: dict[str, float] = field(default_factory=dict)  # by arm: of the loop's own process
-    cpu_percent: float = 0.0  # of everything of Windlass but the loop itself, while the loop under it steps
+    windlass: list[Window] = field(default_factory=list)
+    bare: list[Window] = field(default_factory=list)  # the same process, with nothing on
+    again: list[Window] = field(default_factory=list)
+    other: list[Window] = field(default_factory=list)  # a bare process
+    cpu_percent: float = 0.0  # of everything of Windlass but the loop's process, while the loop steps with it
 
-    def ratios(self) -> list[float]:
-        """Each window under Windlass over the mean of the bare ones on both sides of it."""
+    def speed(self) -> list[float]:
         return [
-            ours / ((before + after) / 2)
-            for before, ours, after in zip(self.bare, self.windlass, self.again, strict=True)
+            ours.steps_per_s / statistics.fmean((one.steps_per_s, two.steps_per_s))
+            for ours, one, two in zip(self.windlass, self.bare, self.again, strict=True)
+        ]
+
+    def cpu(self) -> list[float]:
+        """The CPU time of the loop's thread, bare over ours: what a free core does not give back."""
+        return [
+            statistics.fmean((_loop_ms(one), _loop_ms(two))) / _loop_ms(ours)
+            for ours, one, two in zip(self.windlass, self.bare, self.again, strict=True)
         ]
 
     def noise(self) -> list[float]:
-        return [after / before for before, after in zip(self.bare, self.again, strict=True)]
+        return [two.steps_per_s / one.steps_per_s for one, two in zip(self.bare, self.again, strict=True)]
+
+    def cpu_noise(self) -> list[float]:
+        return [_loop_ms(two) / _loop_ms(one) for one, two in zip(self.bare, self.again, strict=True)]
+
+    def whole(self) -> list[float]:
+        return [ours.steps_per_s / other.steps_per_s for ours, other in zip(self.windlass, self.other, strict=True)]
 
 
-def measure(folder: Path, server: ServerProcess, *, windows: int) -> Rates:
+def _loop_ms(window: Window) -> float:
+    return 1000 * window.loop_cpu_s / window.steps
+
+
+def _beside_ms(window: Window) -> float:
+    return 1000 * (window.cpu_s - window.loop_cpu_s) / window.steps
+
+
+def measure(folder: Path, server: ServerProcess, setting: Setting, *, rounds: int) -> Start:
     home = server.home
-    bare = [sys.executable, SCRIPT.name]
-    ours = [str(BIN / "windlass"), "run", "--no-snapshot", SCRIPT.name, "accounted"]
+    script = [SCRIPT.name, str(setting.micro_batches)]
     folder.mkdir()
-    rates = Rates()
+    found = Start()
+    order = random.Random(len(folder.name))
     with (
-        running_loop(folder / "bare", bare, home=home) as first,
-        running_loop(folder / "windlass", ours, home=home) as under_windlass,
-        running_loop(folder / "again", bare, home=home) as second,
+        running_loop(folder / "windlass", [str(BIN / "windlass"), "run", "--no-snapshot", *script], home=home) as loop,
+        running_loop(folder / "bare", [sys.executable, *script], home=home) as other,
+        busy_cores((os.cpu_count() or 1) - 1 if setting.crowded else 0),
     ):
-        follower = under_windlass.process.pid  # the command, which shows the lines as they come
-        helpers = {*processes_of(home), follower} - {int((under_windlass.folder / "pid").read_text())}
-        cpu_before = _cpu_s(helpers)
-        for number in range(windows + 1):
-            # Which of the bare ones comes first alternates too: a drift of the machine is not a difference.
-            before, after = (first, second) if number % 2 else (second, first)
-            with paused(home, follower):
-                rate_before = before.steps_per_s(WINDOW_S)
-            rate = under_windlass.steps_per_s(WINDOW_S)
-            with paused(home, follower):
-                rate_after = after.steps_per_s(WINDOW_S)
-            if number == 0:
-                continue  # caches fill
-            rates.windlass.append(rate)
-            rates.bare.append(rate_before if before is first else rate_after)
-            rates.again.append(rate_after if before is first else rate_before)
-        # All of them are stopped while a bare one steps, so what they have used was used in the other windows.
-        loops = zip(ARMS, (first, under_windlass, second), strict=True)
-        rates.cpu_ms_per_step = {arm: statistics.median(loop.cpu_ms_per_step[1:]) for arm, loop in loops}
-        rates.cpu_percent = 100 * (_cpu_s(helpers) - cpu_before) / ((windows + 1) * WINDOW_S)
-    return rates
+        windows = [
+            ("windlass", loop, found.windlass),
+            ("bare", loop, found.bare),
+            ("bare", loop, found.again),
+            ("bare", other, found.other),
+        ]
+        helpers = {*processes_of(home), loop.process.pid} - {loop.pid}
+        cpu_before_s = _cpu_s(helpers)
+        for number in range(rounds + 1):
+            for arm, process, kept in order.sample(windows, len(windows)):
+                with contextlib.nullcontext() if arm == "windlass" else stopped(helpers):
+                    window = process.step(arm)
+                if number > 0:
+                    kept.append(window)
+        # All of them are stopped while a bare loop steps, so what they have used was used in the other windows.
+        found.cpu_percent = 100 * (_cpu_s(helpers) - cpu_before_s) / ((rounds + 1) * (SETTLE_S + WINDOW_S))
+    return found
 
 
 def _cpu_s(pids: set[int]) -> float:
@@ -150,8 +204,7 @@ def _cpu_s(pids: set[int]) -> float:
 
 
 @contextlib.contextmanager
-def paused(home: Path, follower: int) -> Iterator[None]:
-    pids = [*processes_of(home), follower]
+def stopped(pids: set[int]) -> Iterator[None]:
     _signal(pids, signal.SIGSTOP)
     try:
         yield
@@ -159,10 +212,21 @@ def paused(home: Path, follower: int) -> Iterator[None]:
         _signal(pids, signal.SIGCONT)
 
 
-def _signal(pids: Sequence[int], number: signal.Signals) -> None:
+def _signal(pids: set[int], number: signal.Signals) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
+
+
+@contextlib.contextmanager
+def busy_cores(count: int) -> Iterator[None]:
+    burning = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in burning:
+            process.kill()
+            process.wait()
 
 
 def check_record(server: ServerProcess) -> str:
@@ -180,65 +244,75 @@ def check_record(server: ServerProcess) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = options(__doc__)
-    parser.add_argument("--windows", type=int, help="windows of each trio of processes")
-    parser.add_argument("--trios", type=int, help="how often the processes are started anew")
+    parser.add_argument("--rounds", type=int, help="of windows, of each start of the processes")
+    parser.add_argument("--starts", type=int, help="how often the processes are started anew")
+    parser.add_argument("--setting", action="append", choices=[setting.name for setting in SETTINGS])
     given = parser.parse_args(arguments)
-    windows = given.windows or (24 if given.quick else 60)
-    trios = given.trios or (3 if given.quick else 9)
-    measured, recorded = [], []
+    rounds = given.rounds or (15 if given.quick else 40)
+    starts = given.starts or (2 if given.quick else 5)
+    settings = [setting for setting in SETTINGS if given.setting is None or setting.name in given.setting]
+    measured: dict[Setting, list[Start]] = {setting: [] for setting in settings}
+    recorded = ""
     with workspace() as folder, running_server(folder / "home") as server:
-        for number in range(1, trios + 1):
-            rates = measure(folder / f"trio-{number}", server, windows=windows)
-            measured.append(rates)
-            recorded.append(check_record(server))
-            tell(
-                f"trio {number}/{trios}  windlass over bare: {statistics.median(rates.ratios()):.4f}  "
-                f"bare over bare: {statistics.median(rates.noise()):.4f}"
-            )
-    finish(_report(measured, recorded, windows))
+        for number in range(1, starts + 1):
+            for setting in settings:
+                found = measure(folder / f"{setting.name}-{number}", server, setting, rounds=rounds)
+                measured[setting].append(found)
+                recorded = check_record(server)
+                tell(f"start {number}/{starts}, {setting.words}: {ratio_of([found.speed()], draws=200)}")
+    finish(_report(measured, recorded, rounds))
     return 0
 
 
-def _report(measured: Sequence[Rates], recorded: Sequence[str], windows: int) -> Report:
-    rows = []
-    for words, groups in (
-        ("windlass over bare", [rates.ratios() for rates in measured]),
-        ("bare over bare (the method's own error)", [rates.noise() for rates in measured]),
-    ):
-        least, most = median_interval(groups)
-        middle = statistics.median(statistics.median(group) for group in groups)
-        rows.append([words, f"{middle:.4f}", f"{least:.4f} to {most:.4f}"])
-    value = statistics.median(statistics.median(rates.ratios()) for rates in measured)
-    speeds = [
-        [words, *(statistics.median(getattr(rates, name)) for rates in measured)]
-        for words, name in zip(ARMS, ("bare", "windlass", "again"), strict=True)
-    ]
-    speeds += [[f"CPU ms/step, {arm}", *(rates.cpu_ms_per_step[arm] for rates in measured)] for arm in ARMS]
-    speeds.append(["CPU % of Windlass itself", *(rates.cpu_percent for rates in measured)])
+def _report(measured: dict[Setting, list[Start]], recorded: str, rounds: int) -> Report:
+    figures, rows, costs = {}, [], []
+    for setting, starts in measured.items():
+        for name, words, ratio, noise in (
+            ("steps", "steps/s", [one.speed() for one in starts], [one.noise() for one in starts]),
+            ("cpu", "CPU of the loop's thread", [one.cpu() for one in starts], [one.cpu_noise() for one in starts]),
+        ):
+            found, error = ratio_of(ratio), ratio_of(noise)
+            verdict = decide_verdict(found, error, target=TARGET)
+            rows.append([setting.words, words, str(found), str(error), verdict.value])
+            if verdict is not Verdict.CANNOT_TELL:
+                figures[f"{name}_ratio_{setting.name}"] = Figure(value=found.value, target=TARGET, better="higher")
+        whole = ratio_of([one.whole() for one in starts])
+        rows.append([setting.words, "steps/s over a bare process", str(whole), "", ""])
+        costs.append(_costs(setting, starts))
+    times = f"{len(next(iter(measured.values())))} starts of {rounds} rounds"
     return Report(
         bench="overhead",
-        figures={"steps_ratio": Figure(value=value, target=0.995, better="higher")},
+        figures=figures,
         tables=[
             Table(
-                title=f"Steps/s, ratio of neighbouring windows of {WINDOW_S:g} s; {len(measured)} trios of processes, "
-                f"{windows} windows each",
-                header=("ratio", "median", "95% interval (bootstrap)"),
+                title=f"With Windlass over without, neighbouring windows of {WINDOW_S:g} s, trimmed means and their "
+                f"95% intervals; {times}. The target is {TARGET}",
+                header=("setting", "ratio of", "with over without", "without over without", "target"),
                 rows=rows,
             ),
             Table(
-                title="Steps/s and the CPU time of the loop's process, medians of each trio; below, what server, "
-                "supervisor and command use of one core",
-                header=("arm", *(f"trio {number + 1}" for number in range(len(measured)))),
-                rows=speeds,
+                title="Medians: CPU time of a step in microseconds; what server, supervisor and command use of a core",
+                header=("setting", "loop, without", "loop, with", "other threads, with", "helpers, % of a core"),
+                rows=costs,
             ),
         ],
         notes=[
-            f"Every step prints a line and logs two metrics; a trio's run left {recorded[-1]} on record, and what "
-            "`job.steps` found. Server, controller, supervisor and sampling run as usual while the loop under Windlass "
-            "steps, and are stopped (SIGSTOP) while a bare one does. CPU time includes the loader's and the metrics' "
-            "threads, which run beside the loop.",
+            f"Every step prints a line and logs two metrics; a run left {recorded} on record, and what `job.steps` "
+            'found. A ratio whose interval reaches over the target is no figure, nor is one beside a "without over '
+            'without" that the target cannot be told from.',
         ],
     )
+
+
+def _costs(setting: Setting, starts: Sequence[Start]) -> list[object]:
+    bare = [_loop_ms(window) for start in starts for window in (*start.bare, *start.again)]
+    ours = [_loop_ms(window) for start in starts for window in start.windlass]
+    beside = [_beside_ms(window) for start in starts for window in start.windlass]
+    return [
+        setting.words,
+        *(1000 * statistics.median(some) for some in (bare, ours, beside)),
+        statistics.median(start.cpu_percent for start in starts),
+    ]
 
 
 if __name__ == "__main__":

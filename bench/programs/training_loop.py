@@ -1,23 +1,28 @@
-"""A small training loop that prints a line and logs metrics every step: `training_loop.py [accounted] FOLDER`.
+"""A small training loop that prints a line and logs metrics every step: `training_loop.py MICRO_BATCHES FOLDER`.
 
-With `accounted` its batches come from `job.loader` and its steps go through `job.steps`; without, it has neither.
+It steps in windows: it waits for `ARM SECONDS` to arrive in FOLDER/go, steps for so long, and answers in FOLDER/done
+with the steps made, the seconds they took, and the seconds of CPU that the loop's thread and the whole process used.
+The end of `go` ends it. FOLDER/pid says which process it is.
 
-It steps in windows: it waits for a number of seconds to arrive in FOLDER/go, steps for so long, and answers in
-FOLDER/done with the steps made, the seconds they took, and the seconds of CPU that they used. The end of `go` ends it.
-FOLDER/pid says which process it is.
+As `windlass` its batches come from `job.loader`, its steps go through `job.steps`, its lines to its output and its
+metrics to the run; what waits to be written is written before a window ends. As `bare` it has none of these: lines go
+to a file, `job.log` is what it is outside a run.
 """
 
 import itertools
 import os
 import sys
 import time
+from typing import Any
 
 import torch
 from torch import nn
 
 from windlass import job
+from windlass.job.session import Session
 
-MICRO_BATCHES = 16
+MICRO_BATCHES, FOLDER = int(sys.argv[1]), sys.argv[2]
+TOTAL = 10_000_000
 
 torch.set_num_threads(1)
 torch.manual_seed(0)
@@ -25,39 +30,60 @@ torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(64, 96), nn.GELU(), nn.Linear(96, 96), nn.GELU(), nn.Linear(96, 64))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 a_step = [(torch.randn(32, 64), torch.randn(32, 64)) for _ in range(MICRO_BATCHES)]
-batches = itertools.repeat(a_step)
-meter = None
-if "accounted" in sys.argv:
-    batches = iter(job.loader(batches))
-    meter = job.steps(model, total=1_000_000, samples_per_step=32 * MICRO_BATCHES)
-step = 0
+loaded = iter(job.loader(itertools.repeat(a_step)))
+meter = job.steps(model, total=TOTAL, samples_per_step=32 * MICRO_BATCHES)
+alone, plain = Session({}), itertools.repeat(a_step)
+lines = open(f"{FOLDER}/lines", "w")  # noqa: SIM115  # as long as the process
+steps = {"windlass": 0, "bare": 0}
 
 
-def train_step() -> None:
-    global step
+def compute(batches: Any) -> tuple[torch.Tensor, torch.Tensor]:
     optimizer.zero_grad()
     for inputs, targets in next(batches):
         loss = nn.functional.mse_loss(model(inputs), targets)
         loss.backward()  # type: ignore[no-untyped-call]
     norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
-    step += 1
+    return loss, norm
+
+
+def bare() -> None:
+    loss, _ = compute(plain)
+    steps["bare"] += 1
     value = loss.item()
-    print(f"step {step}: loss {value:.4f}")
-    job.log(step, total=1_000_000, last_loss=value, lr=1e-4)
-    if meter is not None:
-        meter.done(loss, norm)
+    print(f"step {steps['bare']}: loss {value:.4f}", file=lines)
+    alone.log(steps["bare"], TOTAL, {"last_loss": value, "lr": 1e-4})
 
 
+def under_windlass() -> None:
+    loss, norm = compute(loaded)
+    steps["windlass"] += 1
+    value = loss.item()
+    print(f"step {steps['windlass']}: loss {value:.4f}")
+    job.log(steps["windlass"], total=TOTAL, last_loss=value, lr=1e-4)
+    meter.done(loss, norm)
+
+
+STEP = {"windlass": under_windlass, "bare": bare}
 for _ in range(20):
-    train_step()
-with open(f"{sys.argv[-1]}/pid", "w") as file:
+    bare()
+    under_windlass()
+with open(f"{FOLDER}/pid", "w") as file:
     file.write(str(os.getpid()))
-with open(f"{sys.argv[-1]}/go") as go, open(f"{sys.argv[-1]}/done", "w") as done:
+with open(f"{FOLDER}/go") as go, open(f"{FOLDER}/done", "w") as done:
     for line in go:
-        window_s, first = float(line), step
-        began, cpu_s = time.perf_counter(), time.process_time()
-        while (took := time.perf_counter() - began) < window_s:
-            train_step()
-        done.write(f"{step - first} {took} {time.process_time() - cpu_s}\n")
+        arm, wanted_s = line.split()
+        step, window_s, made = STEP[arm], float(wanted_s), 0
+        began, mine_s, all_s = time.perf_counter(), time.thread_time(), time.process_time()
+        while time.perf_counter() - began < window_s:
+            step()
+            made += 1
+        if arm == "windlass":
+            job.flush()
+        took_s, mine_s, all_s = (
+            time.perf_counter() - began,
+            time.thread_time() - mine_s,
+            time.process_time() - all_s,
+        )
+        done.write(f"{made} {took_s} {mine_s} {all_s}\n")
         done.flush()

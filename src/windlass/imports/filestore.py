@@ -76,7 +76,7 @@ class FolderSource:
         file = Path(run.files.place) / "metrics" / key
         with file.open(encoding="utf-8") as lines:
             for line in lines:
-                if point := _point(line):
+                if line.endswith("\n") and (point := _point(line)):  # else somebody is writing it
                     yield point
 
     def logged_models(self, experiment: Experiment) -> Iterator[LoggedModel]:
@@ -260,7 +260,7 @@ def _last_line(file: Path) -> str:
 
 
 def _point(line: str) -> Point | None:
-    """`time value [step]`. None for a line that is not whole: somebody may be writing it."""
+    """`time value [step]`. None for a line that is none."""
     words = line.split()
     with contextlib.suppress(ValueError):
         if len(words) in (2, 3, 5):

@@ -8,6 +8,8 @@ from typing import Any
 _LIBRARY = "libnvidia-ml.so.1"
 _NAME_BYTES = 96
 _TEMPERATURE_GPU = 0
+# Counters since the driver was loaded. The library's own rates hold their caller up for 20 ms each.
+_PCIE_SENT, _PCIE_RECEIVED = 197, 198
 
 
 class _Memory(ctypes.Structure):
@@ -16,6 +18,25 @@ class _Memory(ctypes.Structure):
 
 class _Utilization(ctypes.Structure):
     _fields_ = [("gpu", ctypes.c_uint), ("memory", ctypes.c_uint)]
+
+
+class _Number(ctypes.Union):
+    _fields_ = [("small", ctypes.c_uint), ("large", ctypes.c_ulonglong), ("fraction", ctypes.c_double)]
+
+
+class _Field(ctypes.Structure):
+    _fields_ = [
+        ("id", ctypes.c_uint),
+        ("scope", ctypes.c_uint),
+        ("at_us", ctypes.c_longlong),
+        ("took_us", ctypes.c_longlong),
+        ("kind", ctypes.c_int),
+        ("error", ctypes.c_int),
+        ("value", _Number),
+    ]
+
+
+_KINDS = {1: "small", 2: "large", 3: "large"}  # unsigned int, unsigned long, unsigned long long
 
 
 class Nvml:
@@ -57,6 +78,21 @@ class Nvml:
         if self._library.nvmlDeviceGetTemperature(handle, _TEMPERATURE_GPU, ctypes.byref(celsius)) == 0:
             found["temperature_celsius"] = celsius.value
         return found
+
+    def pcie_bytes(self, index: int) -> dict[str, int]:
+        """What the device has received and sent so far; nothing where device or driver do not count."""
+        handle = self._handle(index)
+        wanted = {"pcie_in_bytes": _PCIE_RECEIVED, "pcie_out_bytes": _PCIE_SENT}
+        fields = (_Field * len(wanted))(*(_Field(id=number) for number in wanted.values()))
+        ask = getattr(self._library, "nvmlDeviceGetFieldValues", None)  # not in every driver
+        if handle is None or ask is None or ask(handle, len(wanted), fields) != 0:
+            return {}
+        names = {number: name for name, number in wanted.items()}
+        return {
+            names[field.id]: int(getattr(field.value, _KINDS[field.kind]))
+            for field in fields
+            if field.error == 0 and field.kind in _KINDS
+        }
 
     def close(self) -> None:
         self._library.nvmlShutdown()

@@ -1,4 +1,5 @@
-"""How much processor, memory and GPU the ranks use. Cheap enough to run beside them all the time."""
+"""How much processor, memory and GPU the ranks use, and what their node reads and sends. Cheap enough to run beside
+them all the time."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from typing import Any, Mapping, NamedTuple, Sequence
 
 from . import kernel
 from .nvml import Nvml
+from .traffic import Rates, Traffic
 
 # Looking for children that other threads than the first have started costs a file per thread: done now and then.
 _ALL_THREADS_EVERY = 5
@@ -20,8 +22,12 @@ class _Tree(NamedTuple):
 
 
 class Sampler:
-    def __init__(self, gpu_indices: Sequence[int]) -> None:
+    def __init__(self, gpu_indices: Sequence[int], *, folder: str, node: int) -> None:
+        """`folder`: how full its disk is will be told. `node`: its number in the gang."""
         self._gpu_indices = tuple(gpu_indices)
+        self._node = node
+        self._traffic = Traffic(folder)
+        self._pcie = {index: Rates() for index in self._gpu_indices}
         self._nvml: Nvml | None = None
         self._count = 0
         self._extra: dict[int, tuple[int, ...]] = {}
@@ -65,14 +71,17 @@ class Sampler:
                 }
             )
         self.peak_rss_bytes = max(self.peak_rss_bytes, total_rss_bytes)
+        cpu_percent = round(sum(row["cpu_percent"] for row in rows), 1)
+        node = {"node": self._node, "cpu_percent": cpu_percent, "rss_bytes": total_rss_bytes}
         return {
             "at": time.time(),
-            "cpu_percent": round(sum(row["cpu_percent"] for row in rows), 1),
+            "cpu_percent": cpu_percent,
             "rss_bytes": total_rss_bytes,
             "peak_rss_bytes": self.peak_rss_bytes,
             "cpu_seconds": round(self.cpu_s, 3),
-            "gpus": self._gpus(),
+            "gpus": self._gpus(now),
             "ranks": rows,
+            "nodes": [{**node, **self._traffic.sample(now)}],
         }
 
     def memory_bytes(self, pids: Sequence[int]) -> int:
@@ -103,10 +112,13 @@ class Sampler:
             pids=tuple(item.pid for item in stats),
         )
 
-    def _gpus(self) -> list[dict[str, Any]]:
+    def _gpus(self, now: float) -> list[dict[str, Any]]:
         if self._nvml is None:
             return []
-        found = [self._nvml.sample(index) for index in self._gpu_indices]
+        found = [
+            {**self._nvml.sample(index), **self._pcie[index].of(self._nvml.pcie_bytes(index), now)}
+            for index in self._gpu_indices
+        ]
         used = sum(gpu.get("memory_used_bytes", 0) for gpu in found)
         self.peak_gpu_memory_bytes = max(self.peak_gpu_memory_bytes, used)
         return found

@@ -96,7 +96,9 @@ class Watch:
 
     def run(self) -> Union[dict[str, Any], Failed]:
         """Until every rank has ended; the outcome, or the failure after which they are to be started again."""
-        self._sampler = self._sampler or Sampler(self._plan["gpu_indices"])
+        self._sampler = self._sampler or Sampler(
+            self._plan["gpu_indices"], folder=self._node_dir, node=int(self._plan["node_rank"])
+        )
         self._sampler.open()
         self._restarts.attach(self._pipes.open())
         self._look_for_completion()

@@ -104,6 +104,8 @@ def merge_usage(samples: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | Non
         merged[name] = sum(sample[name] for sample in samples)
     for name in ("gpus", "ranks"):
         merged[name] = [item for sample in samples for item in sample[name]]
+    if nodes := [item for sample in samples for item in sample.get("nodes", ())]:
+        merged["nodes"] = nodes
     told = [sample["progress"] for sample in samples if sample.get("progress")]
     if told:
         merged["progress"] = max(told, key=lambda progress: int(progress["step"]))

@@ -12,10 +12,21 @@ from windlass.tracking.blocks import Logged
 PREFIX = "system/"
 SAMPLE_EVERY_S = 10.0
 MOST_RANKS = 64  # that are told one by one; of more, the sums
+MOST_NODES = 64
 
 _WHOLE = ("cpu_percent", "rss_bytes", "cpu_seconds")
-_OF_GPU = ("utilization_percent", "memory_used_bytes", "power_watts", "temperature_celsius")
+_OF_GPU = (
+    "utilization_percent",
+    "memory_used_bytes",
+    "power_watts",
+    "temperature_celsius",
+    "pcie_in_bytes_per_s",
+    "pcie_out_bytes_per_s",
+)
 _OF_RANK = ("cpu_percent", "rss_bytes")
+_RATES = ("disk_read_bytes_per_s", "disk_write_bytes_per_s", "network_in_bytes_per_s", "network_out_bytes_per_s")
+_DISK_USED = "disk_used_percent"
+_OF_NODE = ("cpu_percent", "rss_bytes", *_RATES, _DISK_USED)
 _LARGEST = 1e300
 _Value = TypeVar("_Value")
 
@@ -39,13 +50,25 @@ def _values(usage: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for number, gpu in enumerate(_rows(usage, "gpus")):
         for name in _OF_GPU:
             yield f"gpu/{number}/{name}", gpu.get(name)
+    nodes = _rows(usage, "nodes")
+    for name in _RATES:
+        if rates := [node[name] for node in nodes if _is_number(node.get(name))]:
+            yield name, sum(rates)
+    # Of all nodes the fullest: it is where the run will fail.
+    yield _DISK_USED, max((node[_DISK_USED] for node in nodes if _is_number(node.get(_DISK_USED))), default=None)
+    if 1 < len(nodes) <= MOST_NODES:
+        yield from _each(nodes, "node", _OF_NODE)
     ranks = _rows(usage, "ranks")
     if 1 < len(ranks) <= MOST_RANKS:
-        for row in ranks:
-            rank = row.get("rank")
-            if type(rank) is int and 0 <= rank < 10**6:
-                for name in _OF_RANK:
-                    yield f"rank/{rank}/{name}", row.get(name)
+        yield from _each(ranks, "rank", _OF_RANK)
+
+
+def _each(rows: list[Mapping[str, Any]], what: str, names: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    for row in rows:
+        number = row.get(what)
+        if type(number) is int and 0 <= number < 10**6:
+            for name in names:
+                yield f"{what}/{number}/{name}", row.get(name)
 
 
 def _rows(usage: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:

@@ -129,8 +129,8 @@ def test_the_first_failure_explains_the_attempt() -> None:
 
 def test_usage_of_nodes_adds_up() -> None:
     sample = {"at": 1.0, "cpu_percent": 50.0, "rss_bytes": 10, "peak_rss_bytes": 20, "cpu_seconds": 1.5}
-    first = {**sample, "gpus": [{"index": 0}], "ranks": [{"rank": 0}]}
-    second = {**sample, "at": 2.0, "gpus": [], "ranks": [{"rank": 1}]}
+    first = {**sample, "gpus": [{"index": 0}], "ranks": [{"rank": 0}], "nodes": [{"node": 0}]}
+    second = {**sample, "at": 2.0, "gpus": [], "ranks": [{"rank": 1}]}  # of an agent that knows no nodes
     assert merge_usage([first, second]) == {
         "at": 2.0,
         "cpu_percent": 100.0,
@@ -139,5 +139,6 @@ def test_usage_of_nodes_adds_up() -> None:
         "cpu_seconds": 3.0,
         "gpus": [{"index": 0}],
         "ranks": [{"rank": 0}, {"rank": 1}],
+        "nodes": [{"node": 0}],
     }
     assert merge_usage([]) is None

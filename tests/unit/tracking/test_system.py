@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from windlass.tracking.system import MOST_RANKS, system_points, without_system
+from windlass.tracking.system import MOST_NODES, MOST_RANKS, system_points, without_system
 
 USAGE: dict[str, Any] = {
     "at": 1_000.0,
@@ -47,6 +47,27 @@ def test_one_rank_and_very_many_are_told_as_a_whole() -> None:
         assert not any(name.startswith("system/rank") for name in names(usage))
 
 
+def test_disks_and_network_of_one_node_are_those_of_the_run() -> None:
+    node = {"node": 0, "cpu_percent": 1.0, "disk_read_bytes_per_s": 10.0, "disk_used_percent": 40.0}
+    found = names({**USAGE, "nodes": [node]})
+    assert found["system/disk_read_bytes_per_s"] == 10.0
+    assert found["system/disk_used_percent"] == 40.0
+    assert not any(name.startswith("system/node") for name in found)
+
+
+def test_of_several_nodes_there_are_sums_and_each_of_them() -> None:
+    first = {"node": 0, "cpu_percent": 60.0, "network_in_bytes_per_s": 5.0, "disk_used_percent": 40.0}
+    second = {"node": 1, "network_in_bytes_per_s": 7.0, "disk_used_percent": 93.5, "network_out_bytes_per_s": "much"}
+    found = names({**USAGE, "nodes": [first, second]})
+    assert found["system/network_in_bytes_per_s"] == 12.0
+    assert "system/network_out_bytes_per_s" not in found
+    assert found["system/disk_used_percent"] == 93.5  # the fullest
+    assert found["system/node/1/network_in_bytes_per_s"] == 7.0
+    assert found["system/node/0/cpu_percent"] == 60.0
+    many = [{"node": number, "network_in_bytes_per_s": 1.0} for number in range(MOST_NODES + 1)]
+    assert not any(name.startswith("system/node") for name in names({**USAGE, "nodes": many}))
+
+
 @pytest.mark.parametrize("at", [None, "now", math.nan, -1, True])
 def test_a_sample_without_a_time_is_none(at: Any) -> None:
     assert system_points({**USAGE, "at": at}) == []
@@ -59,6 +80,7 @@ def test_what_is_no_number_is_passed_over() -> None:
         "rss_bytes": math.inf,
         "cpu_seconds": True,
         "gpus": "none",
+        "nodes": [{"node": 0, "disk_used_percent": math.nan}],
         "ranks": [3, None],
     }
     assert system_points(odd) == []

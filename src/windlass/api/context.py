@@ -21,10 +21,13 @@ from windlass.core.errors import Unauthorized
 from windlass.db.database import Database
 from windlass.evaluation.datasets import DatasetService
 from windlass.evaluation.issues import IssueService
+from windlass.evaluation.labels import LabelService
+from windlass.evaluation.reviews import ReviewService
 from windlass.evaluation.scorers import ScorerService
 from windlass.experiments.modelservice import LoggedModelService
 from windlass.experiments.runservice import TrackedRunService
 from windlass.experiments.service import ExperimentService
+from windlass.gateway.deployments import Deployments
 from windlass.gateway.service import GatewayService
 from windlass.lineage.service import LineageService
 from windlass.nodes.service import NodeService
@@ -59,7 +62,10 @@ class Services:
     datasets: DatasetService
     scorers: ScorerService
     issues: IssueService
+    labels: LabelService
+    reviews: ReviewService
     gateway: GatewayService
+    deployments: Deployments
     clock: Clock
     token: str | None  # None: no authentication
     home: str | None

@@ -1,10 +1,10 @@
-"""Tables of data sets and their records, of scorers and their versions, of issues."""
+"""Tables of data sets and their records, of scorers and their versions, of issues, of questions and their queues."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, Float, ForeignKey, Index, Integer, String, Table, Text
+from sqlalchemy import BigInteger, Boolean, Column, Float, ForeignKey, Index, Integer, String, Table, Text
 
 from windlass.db.metadata import metadata
 from windlass.experiments.tables import Words, key_of
@@ -114,4 +114,69 @@ issues = Table(
     Column("updated_ms", BigInteger, nullable=False),
     Column("created_by", Text),
     Index("ix_issues_experiment", "experiment_id", "created_ms"),
+)
+
+label_schemas = Table(
+    "label_schemas",
+    metadata,
+    Column("id", _ID, primary_key=True),
+    Column("experiment_id", Integer, nullable=False),
+    Column("name", key_of(250), nullable=False),
+    Column("kind", String(20), nullable=False),
+    Column("form", String(20), nullable=False),
+    Column("limits", Text, nullable=False),  # JSON: what an answer of that form may be
+    Column("instruction", Text),
+    Column("comment", Boolean, nullable=False),
+    Column("is_default", Boolean, nullable=False),
+    Column("created_ms", BigInteger, nullable=False),
+    Column("updated_ms", BigInteger, nullable=False),
+    Index("ix_label_schemas_name", "experiment_id", "name", unique=True),
+)
+
+review_queues = Table(
+    "review_queues",
+    metadata,
+    Column("id", _ID, primary_key=True),
+    Column("experiment_id", Integer, nullable=False),
+    Column("name", Words, nullable=False),
+    Column("name_key", key_of(500), nullable=False),  # in small letters: names differ in more than that
+    Column("kind", String(20), nullable=False),
+    Column("created_by", Text),
+    Column("created_ms", BigInteger, nullable=False),
+    Column("updated_ms", BigInteger, nullable=False),
+    Index("ix_review_queues_name", "experiment_id", "name_key", unique=True),
+)
+
+
+def _queue_id(**options: Any) -> Column[Any]:
+    return Column("queue_id", _ID, ForeignKey("review_queues.id", ondelete="CASCADE"), **options)
+
+
+review_users = Table(
+    "review_queue_users",
+    metadata,
+    _queue_id(primary_key=True),
+    Column("user_id", key_of(250), primary_key=True),
+    Index("ix_review_queue_users_user", "user_id"),
+)
+
+# Schemas that are deleted stay in the queues that asked for them, as their answers do.
+review_schemas = Table(
+    "review_queue_schemas",
+    metadata,
+    _queue_id(primary_key=True),
+    Column("schema_id", _ID, primary_key=True),
+)
+
+review_items = Table(
+    "review_queue_items",
+    metadata,
+    _queue_id(primary_key=True),
+    Column("trace_id", key_of(250), ForeignKey("traces.id", ondelete="CASCADE"), primary_key=True),
+    Column("status", String(20), nullable=False),
+    Column("completed_by", Text),
+    Column("completed_ms", BigInteger),
+    Column("created_ms", BigInteger, nullable=False),
+    Column("updated_ms", BigInteger, nullable=False),
+    Index("ix_review_queue_items_trace", "trace_id"),
 )

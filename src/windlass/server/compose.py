@@ -32,10 +32,13 @@ from windlass.db.migrate import migrate
 from windlass.engines.contract import Engine, EngineContext
 from windlass.evaluation.datasets import DatasetService
 from windlass.evaluation.issues import IssueService
+from windlass.evaluation.labels import LabelService
+from windlass.evaluation.reviews import ReviewService
 from windlass.evaluation.scorers import ScorerService
 from windlass.experiments.modelservice import LoggedModelService
 from windlass.experiments.runservice import TrackedRunService
 from windlass.experiments.service import ExperimentService
+from windlass.gateway.deployments import Deployments
 from windlass.gateway.service import GatewayService
 from windlass.lineage.service import LineageService
 from windlass.nodes.book import DatabaseNodeBook
@@ -180,7 +183,10 @@ def compose(settings: Settings, *, open_engines: OpenEngines | None = None, cloc
         datasets=DatasetService(db=db, clock=clock),
         scorers=ScorerService(db=db, clock=clock),
         issues=IssueService(db=db, clock=clock),
+        labels=LabelService(db=db, clock=clock),
+        reviews=ReviewService(db=db, clock=clock),
         gateway=GatewayService(db=db, clock=clock, seal=seal),
+        deployments=Deployments(os.environ.get("MLFLOW_DEPLOYMENTS_TARGET")),
         clock=clock,
         token=load_token(settings.home, os.environ, settings.token_file) if settings.auth else None,
         home=str(settings.home),

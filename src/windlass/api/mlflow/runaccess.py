@@ -14,7 +14,7 @@ from windlass.core.ids import RUN_ID
 
 _CLOSED = re.compile(
     r"/(?:delete(?!-tag\b)[\w-]*|restore|rename|transition-stage|experiments/(?:update|set-experiment-tag|delete-experiment-tag)"
-    r"|webhooks\b.*|gateway\b.*|issues\b.*|registered-models/(?:update|delete-tag))(?:/|$)"
+    r"|webhooks\b.*|gateway\b.*|issues\b.*|label-schemas\b.*|review-queues\b.*|registered-models/(?:update|delete-tag))(?:/|$)"
 )
 _TAGS = re.compile(r"/tags?(?:/[^/]*)?$")
 _RUNS = ("run_id", "run_uuid")

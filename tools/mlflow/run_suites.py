@@ -52,7 +52,7 @@ def run(kind: str, source: Path, python: str, selected: list[str], extra: list[s
             "PATH": f"{Path(python).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
             "SUITE_SERVER": kind,
             "WINDLASS_PYTHON": sys.executable,
-            "PYTHONPATH": f"{_HERE}{os.pathsep}{source}",
+            "PYTHONPATH": os.pathsep.join(map(str, (_HERE / "offline", _HERE, source))),
             "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
         }
         options = [

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -25,6 +26,7 @@ import pytest
 
 KIND = os.environ.get("SUITE_SERVER", "windlass")
 _PATIENCE_S = 60.0
+_OFFLINE = Path(__file__).parent / "offline"
 _STORES = {
     "tests/store/tracking/sqlalchemy_store": "tracking",
     "tests/store/tracking/test_gateway_sql_store": "tracking",
@@ -49,7 +51,10 @@ def windlass_server(port: int | None = None, env: dict[str, str] | None = None) 
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "WINDLASS"))}
         with open(f"{home}/server.out", "wb") as out:
             process = subprocess.Popen(
-                command, env={**kept, **(env or {}), "WINDLASS_HOME": f"{home}/home"}, stdout=out, stderr=out
+                command,
+                env={**kept, **(env or {}), "WINDLASS_HOME": f"{home}/home", "PYTHONPATH": str(_OFFLINE)},
+                stdout=out,
+                stderr=out,
             )
         try:
             url = f"http://127.0.0.1:{port}"
@@ -67,8 +72,13 @@ def windlass_server(port: int | None = None, env: dict[str, str] | None = None) 
 class WindlassThread:
     """In the place of a thread that serves an application of MLflow's."""
 
-    def __init__(self, _app: Any, port: int) -> None:
-        self._serving = windlass_server(port)
+    def __init__(self, _app: Any, _port: int) -> None:
+        from mlflow.server import handlers
+
+        # Where the suite told MLflow's server to have artifacts. Not its port: ours takes a while to listen, and
+        # another process of the tests may find it free.
+        root = getattr(handlers._get_tracking_store(), "artifact_root_uri", None)
+        self._serving = windlass_server(env={"WINDLASS_ARTIFACTS_ROOT": root} if root else None)
 
     def __enter__(self) -> str:
         return self._serving.__enter__()
@@ -78,11 +88,11 @@ class WindlassThread:
 
 
 @contextlib.contextmanager
-def _init_windlass(*_stores: str, extra_env: Any = None, **_settings: Any) -> Iterator[str]:
+def _init_windlass(_store: str, root: str, extra_env: Any = None, **_settings: Any) -> Iterator[str]:
     import mlflow
 
     mlflow.set_tracking_uri(None)
-    with windlass_server(env=extra_env) as url:
+    with windlass_server(env={"WINDLASS_ARTIFACTS_ROOT": root, **(extra_env or {})}) as url:
         yield url
 
 
@@ -119,6 +129,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> No
     chosen = [item for item in items if "workspace-enabled" not in item.nodeid]
     config.hook.pytest_deselected(items=[item for item in items if "workspace-enabled" in item.nodeid])
     items[:] = chosen
+    for module in {item.module for item in items}:
+        if hasattr(module, "wait_until_ready"):
+            module.wait_until_ready.__defaults__ = (int(_PATIENCE_S) * 2,)  # MLflow's own, on a busy machine
     if KIND == "windlass":
         for module in {item.module for item in items}:
             if hasattr(module, "_run_mlflow_server"):
@@ -138,7 +151,11 @@ def pytest_fixture_setup(fixturedef: Any, request: Any) -> Any:
         serving = _tracked(request)
     else:
         return None
-    given = serving.__enter__()
+    try:
+        given = serving.__enter__()
+    except BaseException as error:
+        fixturedef.cached_result = (None, fixturedef.cache_key(request), (error, error.__traceback__))
+        raise
     fixturedef.addfinalizer(lambda: serving.__exit__(None, None, None))
     fixturedef.cached_result = (given, fixturedef.cache_key(request), None)
     return given
@@ -197,9 +214,14 @@ def _mlflow_server(folder: Path, migrated: Path) -> Iterator[str]:
 
 
 def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    """Each process of the tests has a range of its own, outside of that from which systems hand out ports."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    while True:
+        port = 12_000 + worker * 2_000 + random.randrange(2_000)
+        with socket.socket() as found, contextlib.suppress(OSError):
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            found.bind(("127.0.0.1", port))
+            return port
 
 
 def _await_up(url: str, process: subprocess.Popen[bytes], output: Path) -> None:

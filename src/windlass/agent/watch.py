@@ -21,6 +21,7 @@ from .recovery import Failed
 from .restarts import Restarts
 from .sampling import Sampler
 from .status import Status
+from .tensorboard import Boards
 from .verdict import Verdict
 
 _FIRST_SAMPLE_S = 0.5
@@ -51,6 +52,7 @@ class Watch:
         self._oom_kills = kernel.oom_kills()
         self._sampler: Sampler | None = None
         self._hangs = Hangs(plan)
+        self._boards = Boards(plan)
         self._usage: dict[str, Any] = {}  # the newest sample
         self._dead = conclusion.Dead()  # ranks of former generations
         self._restarts = restarts
@@ -92,6 +94,7 @@ class Watch:
         self._failed, self._doubt_until, self._linger_until = [], None, None
         self._oom_kills = kernel.oom_kills()
         self._hangs.begin_again(time.monotonic())
+        self._boards.begin_again()
         self._status.begin_generation(failed.generation)
 
     def run(self) -> Union[dict[str, Any], Failed]:
@@ -358,6 +361,7 @@ class Watch:
         self._look_for_wish()  # whoever wanted to tell us may have had no way to
         self._usage = self._sampler.sample(self._living())
         self._write_usage()
+        self._boards.look(time.monotonic())
 
     def _write_usage(self) -> None:
         told = progress.tell(comeback.told_progress(self._node_dir))
@@ -389,6 +393,7 @@ class Watch:
 
     def _outcome(self) -> dict[str, Any]:
         assert self._sampler is not None
+        self._boards.drain()
         if self._usage or comeback.newest_step(self._node_dir) >= 0:
             self._usage = self._usage or self._sampler.sample({})
             self._write_usage()  # with the last step that was told

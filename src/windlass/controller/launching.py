@@ -72,6 +72,7 @@ def render_launch(
         image=spec.image,
         tpus=is_tpu(run.resources.gpu_type),
         log_limit_bytes=_log_limit(log_limit_bytes, len(attempt.placement.shares) * workers),
+        tensorboard=spec.tensorboard,
         options=_options(run, engine_type),
     )
 

@@ -60,6 +60,7 @@ class Launch:
     image: str | None = None  # a container image to run in, where the engine has containers
     tpus: bool = False  # what the placement calls GPUs are TPUs
     log_limit_bytes: int | None = None  # of one rank's output; beyond it, only the end is kept
+    tensorboard: bool | str = True  # whether event files become metrics; or the folder that has them
     options: Mapping[str, Any] = field(default_factory=dict)  # the spec's section for this type of engine
 
 

@@ -121,6 +121,9 @@ class RunSpec(StrictModel):
     rules: list[RuleSpec] = Field(
         default_factory=list, max_length=50, description="what of its metrics to tell, or to end it for"
     )
+    tensorboard: bool | Annotated[Text, Field(min_length=1)] = Field(
+        True, description="whether event files of TensorBoard become metrics; or the folder to look for them in"
+    )
     timeout: DurationS | None = Field(None, gt=0, description="time limit of all attempts together, for example 12h")
     grace: DurationS = Field(10.0, ge=0, le=86_400, description="time between SIGTERM and SIGKILL")
     hang: Annotated[Literal["auto", "off"] | float, BeforeValidator(_hang)] = Field(

@@ -55,6 +55,7 @@ def render_common_plan(
         **render_in_place(launch),
         **render_hang(launch),
         **render_log_limit(launch),
+        **render_tensorboard(launch),
         "env": env,
         "run_dir": str(folder),
         "workdir": launch.workdir or str(folder / "work"),
@@ -69,6 +70,11 @@ def render_common_plan(
 def render_log_limit(launch: Launch) -> dict[str, Any]:
     """Nothing where there is none."""
     return {"log_limit_bytes": launch.log_limit_bytes} if launch.log_limit_bytes is not None else {}
+
+
+def render_tensorboard(launch: Launch) -> dict[str, Any]:
+    """Nothing where the supervisor is to look for event files by itself."""
+    return {"tensorboard": launch.tensorboard} if launch.tensorboard is not True else {}
 
 
 def render_roles(launch: Launch) -> dict[str, Any]:

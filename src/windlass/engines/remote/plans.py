@@ -15,6 +15,7 @@ from windlass.engines.folders.plans import (
     render_log_limit,
     render_resumed,
     render_roles,
+    render_tensorboard,
 )
 
 VERSION = 1
@@ -45,6 +46,7 @@ def render_remote_plans(launch: Launch, *, inherit_path: bool = False) -> list[d
         **render_in_place(launch),
         **render_hang(launch),
         **render_log_limit(launch),
+        **render_tensorboard(launch),
         "env": env,
         "code_digest": launch.code_digest if launch.workdir is None else None,
         "workdir": launch.workdir,

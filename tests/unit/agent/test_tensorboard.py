@@ -1,0 +1,211 @@
+"""Event files of a run's folders become lines of its spool, each scalar once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.event_files import event, field, record, simple, write
+from windlass.agent.tensorboard import STATE, Boards, Names
+from windlass.tracking.points import parse_spool
+
+NOW = 1_700_000_000
+
+
+@pytest.fixture(autouse=True)
+def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("windlass.agent.tensorboard.time.time", lambda: float(NOW))
+
+
+class Node:
+    """A node of an attempt, as its supervisor knows it."""
+
+    def __init__(self, root: Path, *, attempt: int = 1, **more: Any) -> None:
+        self.work = root / "work"
+        self.node_dir = root / "attempts" / str(attempt) / "node-0"
+        for folder in (self.work, self.node_dir):
+            folder.mkdir(parents=True, exist_ok=True)
+        self.plan = {
+            "run_dir": str(root),
+            "node_dir": str(self.node_dir),
+            "workdir": str(self.work),
+            "node_rank": 0,
+            "self_launching": False,
+            "workers_per_node": 1,
+            "env": {},
+            **more,
+        }
+        self.boards = Boards(self.plan)
+
+    def log(self, folder: str, step: int, value: float = 0.5, *, tag: str = "loss", began: int = NOW) -> Path:
+        return write(self.work / folder, began, record(event(NOW + step, step, simple(tag, value))))
+
+    @property
+    def spool(self) -> Path:
+        return self.node_dir / "metrics-0.jsonl"
+
+    def points(self) -> list[tuple[str, int | None, float]]:
+        data = self.spool.read_bytes() if self.spool.exists() else b""
+        chunk = parse_spool(data, 0)
+        assert chunk.bad_lines == 0
+        return [(name, row.step, value) for row in chunk.points for name, value in row.values.items()]
+
+
+def test_scalars_are_read_while_the_run_goes_on_and_at_its_end(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.log("runs/Nov16_host", 0)
+    node.boards.look(0.0)
+    assert node.points() == [("loss", 0, 0.5)]
+    node.log("runs/Nov16_host", 1, 0.25)
+    node.boards.look(1.0)  # no search is due, but known files are followed
+    assert node.points() == [("loss", 0, 0.5), ("loss", 1, 0.25)]
+    node.log("runs/late", 2)
+    for _ in range(2):
+        node.boards.drain()
+        assert node.points()[2:] == [("late/loss", 2, 0.5)]
+
+
+def test_a_record_that_is_half_written_is_read_when_it_is_whole(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    path = node.log("runs", 0)
+    whole = record(event(NOW, 1, simple("loss", 0.25)))
+    for cut in (3, 20, len(whole)):
+        before = path.read_bytes()
+        path.write_bytes(before + whole[:cut])
+        node.boards.drain()
+        assert len(node.points()) == (2 if cut == len(whole) else 1)
+        if cut < len(whole):
+            path.write_bytes(before)
+
+
+def test_a_damaged_record_ends_its_file_with_a_note(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    path = node.log("runs", 0)
+    bad = bytearray(record(event(NOW, 1, simple("loss", 0.25))))
+    bad[15] ^= 1
+    path.write_bytes(path.read_bytes() + bytes(bad) + record(event(NOW, 2, simple("loss", 0.1))))
+    node.log("runs/other", 3)
+    for _ in range(2):
+        node.boards.drain()
+    assert {step for _, step, _ in node.points()} == {0, 3}
+    [alert] = parse_spool(node.spool.read_bytes(), 0).alerts
+    assert (alert.kind, str(path) in alert.message) == ("tensorboard", True)
+
+
+def test_what_was_there_before_the_run_is_not_its_own(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.log("runs/old", 5, began=NOW - 1)
+    node.log("runs/new", 6, began=NOW)
+    node.boards.drain()
+    assert node.points() == [("loss", 6, 0.5)]
+
+
+def test_the_next_attempt_goes_on_where_the_one_before_has_read(tmp_path: Path) -> None:
+    first = Node(tmp_path)
+    first.log("runs/a", 0)
+    first.boards.look(0.0)
+    first.log("runs/a", 1)  # and the supervisor dies before it looks again
+    second = Node(tmp_path, attempt=2)
+    second.boards.look(0.0)
+    assert second.points() == [("loss", 1, 0.5)]
+    second.log("runs/b", 2, began=NOW + 9)  # the new ranks' writer: not beside the old one's, but in its place
+    third = Node(tmp_path, attempt=3)
+    third.boards.drain()
+    assert third.points() == [("loss", 2, 0.5)]
+
+
+def test_lines_that_were_written_count_also_if_the_state_was_not(tmp_path: Path) -> None:
+    first = Node(tmp_path)
+    first.log("runs", 0)
+    first.boards.look(0.0)
+    state = (tmp_path / STATE).read_bytes()
+    first.log("runs", 1)
+    first.boards.drain()
+    (tmp_path / STATE).write_bytes(state)  # died in between
+    with first.spool.open("ab") as spool:
+        spool.write(b'{"t": 1, "o": ["torn')
+    second = Node(tmp_path, attempt=2)
+    second.boards.drain()
+    assert second.points() == []
+
+
+def test_a_disk_that_is_full_costs_time_and_no_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Node(tmp_path)
+    node.log("runs", 0)
+    spool, node.boards._spool = node.boards._spool, "/dev/full"
+    node.boards.drain()
+    node.boards._spool = spool
+    node.boards.drain()
+    assert node.points() == [("loss", 0, 0.5)]
+
+
+def test_folders_that_hold_no_event_files_are_left_alone(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    for folder in (".git/logs", "venv/lib", "a/b/c/d/e/f/g/h/i"):
+        node.log(folder, 0)
+    (node.work / "loop").symlink_to(node.work)
+    node.boards.drain()
+    assert node.points() == []
+
+
+def test_large_records_are_passed_over(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    path = node.log("runs", 0)
+    picture = record(field(5, 2, bytes(100_000)))
+    path.write_bytes(path.read_bytes() + picture + record(event(NOW, 1, simple("loss", 1.0))))
+    node.boards.drain()
+    assert [step for _, step, _ in node.points()] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "env", "found"),
+    [
+        (True, {}, {"work"}),
+        (True, {"TENSORBOARD_LOGDIR": "../elsewhere"}, {"work", "elsewhere"}),
+        (True, {"SM_OUTPUT_DATA_DIR": "s3://bucket"}, {"work"}),
+        ("../elsewhere", {}, {"elsewhere"}),
+        (False, {}, set()),
+    ],
+)
+def test_where_it_looks(tmp_path: Path, wanted: bool | str, env: dict[str, str], found: set[str]) -> None:
+    node = Node(tmp_path, tensorboard=wanted, env=env)
+    node.log("runs", 1, tag="work")
+    node.log("../elsewhere", 2, tag="elsewhere")
+    node.boards.drain()
+    assert {name.rpartition("/")[2] for name, _, _ in node.points()} == found
+
+
+def test_other_nodes_leave_it_to_the_first(tmp_path: Path) -> None:
+    node = Node(tmp_path, node_rank=1)
+    node.log("runs", 1)
+    node.boards.drain()
+    assert not node.spool.exists()
+    assert not (tmp_path / STATE).exists()
+
+
+@pytest.mark.parametrize(
+    ("folders", "prefixes"),
+    [
+        (["/w/runs/Nov16"], [""]),
+        (["/w/logs/train", "/w/logs/validation"], ["train/", "validation/"]),
+        (["/w/runs/x", "/w/runs/x/loss_val", "/w/runs/x/loss_train"], ["", "loss_val/", "loss_train/"]),
+        (["/w/a", "/w/b/c"], ["", "b/c/"]),
+        (["/w/x/sub", "/w/x"], ["", ""]),
+    ],
+)
+def test_several_writers_have_their_folders_in_names(folders: list[str], prefixes: list[str]) -> None:
+    names = Names()
+    assert [names.prefix(folder) for folder in folders] == prefixes
+    assert [names.prefix(folder) for folder in folders] == prefixes
+
+
+def test_lines_are_as_the_ranks_own(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.log("runs", 3, -0.5)
+    node.boards.drain()
+    [line] = node.spool.read_text().splitlines()
+    said = json.loads(line)
+    assert {key: said[key] for key in ("t", "s", "m")} == {"t": NOW + 3, "s": 3, "m": {"loss": -0.5}}

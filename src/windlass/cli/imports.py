@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,19 +15,21 @@ import typer
 from windlass.cli import options
 from windlass.cli.connection import connection, open_or_start
 from windlass.cli.terminal import next_steps, notice, paint_for, say, say_json
+from windlass.core.errors import InvalidInput
 from windlass.core.quantities import format_size
 
 if TYPE_CHECKING:
-    from windlass.imports.copying import Summary, Watcher
+    from windlass.imports.copying import Summary, Watcher, Wishes
+    from windlass.imports.records import Source
 
-app = typer.Typer(help="Copy what other tools have kept: MLflow.", no_args_is_help=True)
+app = typer.Typer(help="Copy what other tools have kept: MLflow, TensorBoard.", no_args_is_help=True)
 
 _MOST_PROBLEMS = 20
 
 
 @app.callback()
 def _group() -> None:
-    """Copy what other tools have kept: MLflow."""
+    """Copy what other tools have kept: MLflow, TensorBoard."""
 
 
 @app.command()
@@ -49,20 +52,45 @@ def mlflow(
 
     MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, are sent to the MLflow server.
     """
-    from windlass.imports.copying import Copier, Wishes
-    from windlass.imports.destination import Destination
+    from windlass.imports.copying import Wishes
     from windlass.imports.opening import open_source
 
     wishes = Wishes(
         experiments=tuple(experiment or ()), deleted=deleted, files=artifacts, dry_run=dry_run, at_once=parallel
     )
-    opened = open_source(source, os.environ)
-    with contextlib.closing(opened), open_or_start(connection(ctx)) as client, _watching() as watcher:
-        summary = Copier(opened, Destination(client.transport), wishes, watcher).copy()
+    _copy(ctx, open_source(source, os.environ), wishes, json=json)
+
+
+@app.command()
+def tensorboard(
+    ctx: typer.Context,
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="What `tensorboard --logdir` has.")],
+    experiment: Annotated[
+        str | None, typer.Option("--experiment", "-e", metavar="NAME", help="For its runs; default: the folder's name.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be copied.")] = False,
+    json: options.Json = False,
+) -> None:
+    """Make a run of every folder with event files of TensorBoard, of their scalars. Again: what is new."""
+    from windlass.imports.boards import BoardSource
+    from windlass.imports.copying import Wishes
+
+    _copy(ctx, BoardSource(folder, experiment), Wishes(dry_run=dry_run), json=json)
+
+
+def _copy(ctx: typer.Context, source: Source, wishes: Wishes, *, json: bool) -> None:
+    from windlass.imports.copying import Copier
+    from windlass.imports.destination import Destination
+
+    with contextlib.closing(source), open_or_start(connection(ctx)) as client, _watching() as watcher:
+        try:
+            summary = Copier(source, Destination(client.transport), wishes, watcher).copy()
+        except OSError as error:  # of a folder that is not ours to read, or goes away
+            raise InvalidInput(f"'{error.filename}' cannot be read: {error.strerror}") from error
     if json:
-        say_json({"source": opened.address, "dry_run": dry_run, **asdict(summary)})
+        say_json({"source": source.address, "dry_run": wishes.dry_run, **asdict(summary)})
     else:
-        _show(summary, dry_run=dry_run)
+        _show(summary, dry_run=wishes.dry_run)
     if summary.problems:
         raise typer.Exit(1)
 

@@ -1,8 +1,9 @@
 """Products of bf16 matrices by the cuBLASLt that torch brings along, each in the way that is fastest here.
 
 Torch takes the library's first guess of a way, which is up to a fifth slower than its best; here they are timed when a
-shape is first seen. And where GELU or its derivative follows, torch makes another pass over the result, which cuBLASLt
-does while that is still in registers. Nothing is built or installed: the library is in the process already.
+shape is first seen on this kind of GPU, and the choice is kept for the next process. And where GELU or its derivative
+follows, torch makes another pass over the result, which cuBLASLt does while that is still in registers. Nothing is
+built or installed: the library is in the process already.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from windlass.job.choices import Choices, cache_folder
+
 _BF16, _FP32, _COMPUTE_FP32 = 14, 0, 68  # cudaDataType, cublasComputeType_t
 _TRANSPOSE_A, _TRANSPOSE_B, _EPILOGUE, _AUX_POINTER, _AUX_STRIDE = 3, 4, 7, 11, 12  # cublasLtMatmulDescAttributes_t
 _MOST_WORKSPACE = 1  # cublasLtMatmulPreferenceAttributes_t
@@ -24,6 +27,10 @@ _WORKSPACE_BYTES = 64 << 20  # what NVIDIA recommends for Hopper is half of it
 _CANDIDATES = 8
 _MOST_TIMED = 128  # shapes; more have lengths that vary, and take the library's first guess
 _TURNS = 3
+_CALLS = 4  # a turn
+_PROMISING = 1.2  # how much slower than the fastest a way may be on a cool GPU, and still win under load
+_LOAD_MS = 100.0  # after that a GPU has slowed down to stay within its power
+_WORTH_MS = 0.05  # of a call: below it nothing is gained
 _ALIGNED = 8  # elements: 16 bytes
 
 T = TypeVar("T")
@@ -54,6 +61,12 @@ class _Shape(NamedTuple):
     transpose_a: bool
     transpose_b: bool = False
     epilogue: Epilogue = Epilogue.NONE
+    adds: bool = False  # to what is there
+
+    def __str__(self) -> str:
+        turned = "".join("T" if is_turned else "N" for is_turned in (self.transpose_a, self.transpose_b))
+        added = " added" if self.adds else ""
+        return f"{self.columns}x{self.rows}x{self.inner} {turned} {self.epilogue.name}{added}"
 
 
 def usable(x: Tensor, weight: Tensor) -> bool:
@@ -71,16 +84,18 @@ def usable(x: Tensor, weight: Tensor) -> bool:
     )
 
 
-def multiply(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """`a @ b`; either may be the transpose of a contiguous matrix. `out` is contiguous."""
+def multiply(a: Tensor, b: Tensor, *, out: Tensor | None = None, add: bool = False) -> Tensor:
+    """`a @ b`; either may be the transpose of a contiguous matrix. `out` is contiguous; with `add`, its values stay in
+    the sum."""
     (rows, inner), columns = a.shape, b.shape[1]
     a, a_turned = _as_it_lies(a)
     b, b_turned = _as_it_lies(b)
     result = a.new_empty(rows, columns) if out is None else out
     assert result.is_contiguous()
-    product = _product(_Shape(columns, rows, inner, b_turned, a_turned), a.device)
+    product = _product(_Shape(columns, rows, inner, b_turned, a_turned, adds=add), a.device)
     if not product.is_known:
-        return torch.mm(a.t() if a_turned else a, b.t() if b_turned else b, out=result)
+        a, b = a.t() if a_turned else a, b.t() if b_turned else b
+        return torch.addmm(result, a, b, out=result) if add else torch.mm(a, b, out=result)
     product.run(b, a, result, None)
     return result
 
@@ -99,7 +114,7 @@ def linear_gelu(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         before = multiply(x, weight.t())
         return functional.gelu(before, approximate="tanh"), before
 
-    return _by(shape, x.device, at_once, one_by_one)
+    return _by((shape,), x.device, at_once, one_by_one)
 
 
 def product_dgelu(gradient: Tensor, weight: Tensor, before: Tensor) -> Tensor:
@@ -116,46 +131,98 @@ def product_dgelu(gradient: Tensor, weight: Tensor, before: Tensor) -> Tensor:
         result: Tensor = torch.ops.aten.gelu_backward(multiply(gradient, weight), before, approximate="tanh")
         return result
 
-    return _by(shape, gradient.device, at_once, one_by_one)
+    return _by((shape,), gradient.device, at_once, one_by_one)
 
 
-def _by(shape: _Shape, device: torch.device, at_once: Callable[[], T], one_by_one: Callable[[], T]) -> T:
+def joint_gradients(x: Tensor, weights: Sequence[Tensor], gradients: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Of layers that all take `x`: the gradient by `x`, and that by the weights, one below the other.
+
+    To put the gradients side by side costs a pass over them, which products of each of them alone do without.
+    """
+    widths = [len(weight) for weight in weights]
+
+    def at_once() -> tuple[Tensor, Tensor]:
+        gradient = torch.cat(tuple(gradients), dim=1)
+        return multiply(gradient, torch.cat(tuple(weights))), multiply(gradient.t(), x)
+
+    def one_by_one() -> tuple[Tensor, Tensor]:
+        d_x, d_weight = torch.empty_like(x), x.new_empty(sum(widths), x.shape[1])
+        parts = zip(gradients, weights, torch.split(d_weight, widths), strict=True)
+        for number, (gradient, weight, d_part) in enumerate(parts):
+            multiply(gradient, weight, out=d_x, add=number > 0)
+            multiply(gradient.t(), x, out=d_part)
+        return d_x, d_weight
+
+    (rows, inner), device = x.shape, x.device
+    shapes = tuple(_Shape(inner, rows, width, transpose_a=False, adds=True) for width in widths)
+    return _by(shapes, device, at_once, one_by_one)
+
+
+def _by(shapes: tuple[_Shape, ...], device: torch.device, at_once: Callable[[], T], one_by_one: Callable[[], T]) -> T:
     """Not every shape has a good way to do it at once: half the speed of the product alone has been seen."""
-    chosen = _at_once.get((shape, device))
+    if not all(_product(shape, device).is_known for shape in shapes):
+        return one_by_one()
+    ways = (at_once, one_by_one)
+    return ways[_choose(("at once", *shapes), device, lambda: ways)]()
+
+
+def _choose(
+    what: tuple[str | _Shape, ...], device: torch.device, ways: Callable[[], Sequence[Callable[[], Any]]]
+) -> int:
+    """The fastest of the ways to do it: as it was found before, here or by another process, or as it is found now."""
+    chosen = _chosen.get((what, device))
     if chosen is None:
-        chosen = _product(shape, device).is_known
-        if chosen and _can_time():
-            chosen = _at_once[shape, device] = _fastest([at_once, one_by_one]) == 0
-    return at_once() if chosen else one_by_one()
+        name, choices, found = " ".join(map(str, what)), _choices(device), ways()
+        chosen = choices.get(name, len(found))
+        if chosen is None:
+            if len(_chosen) >= _MOST_TIMED or torch.cuda.is_current_stream_capturing():
+                return 0  # many lengths, each seen once; or a graph, in which nothing can be timed
+            chosen = _fastest(found)
+            choices.put(name, chosen)
+        _chosen[what, device] = chosen
+    return chosen
 
 
-_at_once: dict[tuple[_Shape, torch.device], bool] = {}
+_chosen: dict[tuple[tuple[str | _Shape, ...], torch.device], int] = {}
 
 
-def _can_time() -> bool:
-    """Not while a graph is captured; and not for ever, where every batch has another length."""
-    return len(_timed) < _MOST_TIMED and not torch.cuda.is_current_stream_capturing()
-
-
-_timed: set[_Shape] = set()
+@functools.cache
+def _choices(device: torch.device) -> Choices:
+    """By the kind of GPU, and by the library: another one may list its ways in another order."""
+    version = _library().cublasLtGetVersion()  # type: ignore[union-attr]
+    return Choices(cache_folder() / "products" / f"{torch.cuda.get_device_name(device)} {version}.json")
 
 
 def _fastest(ways: Sequence[Callable[[], Any]]) -> int:
-    """Which of these takes the GPU the least time. In turns, since the clock of a GPU that warms up falls meanwhile."""
-    turns = [[_time(way) for way in ways] for _ in range(_TURNS)]
+    """Which of these is the fastest when the GPU does nothing else for long.
+
+    Under load it is slowed down to stay within its power, and then the way wins that takes the least energy: a tenth
+    lies between that one and the winner of a short race.
+    """
+    # In turns, since the clock of a GPU that warms up falls meanwhile.
+    turns = [[_time(way, _CALLS) for way in ways] for _ in range(_TURNS)]
     times = [min(of_one) for of_one in zip(*turns, strict=True)]
-    return times.index(min(times))
+    first = min(times)
+    promising = [number for number, time in enumerate(times) if time <= _PROMISING * first]
+    if first >= _WORTH_MS and len(promising) > 1:
+        calls = max(_CALLS, round(_LOAD_MS / 2 / first))
+        _time(ways[promising[0]], 2 * calls)
+        for number in promising:
+            times[number] = _time(ways[number], calls, before=calls)
+    return min(promising, key=times.__getitem__)
 
 
-def _time(way: Callable[[], Any]) -> float:
+def _time(way: Callable[[], Any], calls: int, *, before: int = 1) -> float:
+    """Milliseconds a call, after some `before`."""
     began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-    way()
+    for _ in range(before):
+        way()
     began.record()
-    for _ in range(4):
+    for _ in range(calls):
         way()
     ended.record()
     ended.synchronize()
-    return float(began.elapsed_time(ended))
+    return float(began.elapsed_time(ended)) / calls
 
 
 class _Product:
@@ -176,7 +243,6 @@ class _Product:
         self._b = self._layout(shape.inner, shape.rows, turned=shape.transpose_b)
         self._d = self._layout(shape.columns, shape.rows)
         self._candidates = self._ask(device)
-        self._chosen: _Heuristic | None = None
 
     @property
     def is_known(self) -> bool:
@@ -184,17 +250,17 @@ class _Product:
         return bool(self._candidates)
 
     def run(self, a: Tensor, b: Tensor, d: Tensor, aux: Tensor | None) -> None:
-        if self._chosen is None and _can_time():
-            ways = [functools.partial(self._launch, candidate, a, b, d, aux) for candidate in self._candidates]
-            self._chosen = self._candidates[_fastest(ways)]
-            _timed.add(self._shape)
-        self._launch(self._chosen or self._candidates[0], a, b, d, aux)
+        def ways() -> list[Callable[[], Any]]:
+            room = torch.zeros_like(d) if self._shape.adds else d  # every try would add
+            return [functools.partial(self._launch, way, a, b, room, aux) for way in self._candidates]
+
+        self._launch(self._candidates[_choose((self._shape,), a.device, ways)], a, b, d, aux)
 
     def _launch(self, how: _Heuristic, a: Tensor, b: Tensor, d: Tensor, aux: Tensor | None) -> None:
         if aux is not None:
             self._set(_AUX_POINTER, ctypes.c_void_p(aux.data_ptr()))
         workspace = torch.empty(how.workspace, dtype=torch.uint8, device=a.device)
-        one, zero = ctypes.c_float(1.0), ctypes.c_float(0.0)
+        one, kept = ctypes.c_float(1.0), ctypes.c_float(self._shape.adds)
         at_a, at_b, at_d = (ctypes.c_void_p(tensor.data_ptr()) for tensor in (a, b, d))
         self._call(
             "Matmul",
@@ -202,7 +268,7 @@ class _Product:
             self._description,
             ctypes.byref(one),
             *(at_a, self._a, at_b, self._b),
-            ctypes.byref(zero),
+            ctypes.byref(kept),
             *(at_d, self._d, at_d, self._d),
             ctypes.byref(how.algorithm),
             ctypes.c_void_p(workspace.data_ptr()),

@@ -74,7 +74,7 @@ def plain_arm(settings: Settings, device: torch.device, *, rounded: bool = False
     names = ("layers", "heads", "width", "vocabulary", "context")
     plain = PlainGPT(**{name: getattr(config, name) for name in names}).to(device)
     torch.manual_seed(settings.seed)
-    plain.load_state_dict(GPT(config).state_dict())
+    plain.load_state_dict(by_head(GPT(config).state_dict(), config.heads))
     parameters = list(plain.parameters())
     with torch.no_grad():
         for parameter in parameters if rounded else ():
@@ -101,6 +101,16 @@ def plain_arm(settings: Settings, device: torch.device, *, rounded: bool = False
         return loss.detach()
 
     return step
+
+
+def by_head(state: dict[str, Tensor], heads: int) -> dict[str, Tensor]:
+    """The weights of queries, keys and values as the plain model has them: in one, head by head."""
+    found = dict(state)
+    for name in [name for name in state if name.endswith(".attention.q.weight")]:
+        parts = [found.pop(name.replace(".q.", f".{kind}.")) for kind in "qkv"]
+        split = [part.view(heads, -1, part.shape[1]) for part in parts]
+        found[name.replace(".q.", ".qkv.")] = torch.stack(split, dim=1).flatten(0, 2)
+    return found
 
 
 def recipe_arm(settings: Settings, device: torch.device, precision: Precision) -> Step:

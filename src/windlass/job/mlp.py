@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from windlass.job import cublaslt
 from windlass.job.layers import narrowed
-from windlass.job.products import FastLinear, takes
+from windlass.job.products import is_plain, takes
 
 
 def gelu_mlp(x: Tensor, up: Tensor, down: Tensor) -> Tensor:
@@ -26,11 +26,7 @@ def gelu_mlp(x: Tensor, up: Tensor, down: Tensor) -> Tensor:
 
 def fuses(x: Tensor, up: nn.Linear, down: nn.Linear) -> bool:
     """Whether `gelu_mlp` may take the place of these layers: plain ones without biases, in bf16 on a GPU, and whole."""
-    return all(_is_plain(layer) and takes(x, layer) for layer in (up, down))
-
-
-def _is_plain(layer: nn.Linear) -> bool:
-    return type(layer) in (nn.Linear, FastLinear) and layer.bias is None
+    return all(is_plain(layer) and takes(x, layer) for layer in (up, down))
 
 
 class _GeluMlp(torch.autograd.Function):

@@ -82,6 +82,28 @@ def test_a_weight_that_is_not_trained_gets_no_gradient() -> None:
     assert weight.grad is None
 
 
+def test_layers_that_take_the_same_make_what_they_make_alone() -> None:
+    layers = [nn.Linear(16, width, bias=False) for width in (24, 8, 8)]
+    x = torch.randn(2, 4, 16, requires_grad=True)
+    for ours, alone in zip(products.joint_linear(x, *layers), (layer(x) for layer in layers), strict=True):
+        torch.testing.assert_close(ours, alone)
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's compiler does it
+def test_their_joint_function_and_its_gradients() -> None:
+    x = torch.randn(8, 16, dtype=torch.float64, requires_grad=True)
+    weights = [torch.randn(width, 16, dtype=torch.float64, requires_grad=True) for width in (24, 8)]
+    assert torch.autograd.gradcheck(products._JointLinear.apply, (x, *weights))
+    compiled = torch.compile(products._JointLinear.apply, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x, *weights), tuple(x @ weight.t() for weight in weights))
+
+
+def test_a_layer_with_a_hook_or_a_bias_is_called_itself() -> None:
+    hooked, biased, plain = nn.Linear(8, 8, bias=False), nn.Linear(8, 8), nn.Linear(8, 8, bias=False)
+    hooked.register_forward_hook(lambda *_: None)
+    assert [products.is_plain(layer) for layer in (hooked, biased, plain)] == [False, False, True]
+
+
 @needs_gpu
 @pytest.mark.parametrize("a_turned", [False, True])
 @pytest.mark.parametrize("b_turned", [False, True])
@@ -109,3 +131,53 @@ def test_on_a_gpu_values_are_as_close_as_bf16_is(bias: bool, compiled: bool) -> 
         fast.forward = torch.compile(fast.forward, fullgraph=True)
     for ours, exactly in zip(_outcome(fast, x), exact, strict=True):
         assert (ours.double() - exactly).norm() <= 0.01 * exactly.norm()
+
+
+@needs_gpu
+def test_cublaslt_adds_to_what_is_there() -> None:
+    """Also while it looks for the fastest way, which takes several tries at first and then some calls."""
+    a, b = (torch.randn(128, 128, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    for _ in range(40):
+        out = torch.ones(128, 128, device="cuda", dtype=torch.bfloat16)
+        cublaslt.multiply(a, b, out=out, add=True)
+        exact = a.double() @ b.double() + 1
+        assert (out.double() - exact).norm() <= 0.01 * exact.norm()
+
+
+@needs_gpu
+@pytest.mark.filterwarnings("ignore")  # of torch's own, when it meets a GPU and in its compiler
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_on_a_gpu_joint_layers_are_as_close_as_bf16_is(compiled: bool) -> None:
+    torch.manual_seed(0)
+    usual = [nn.Linear(64, width, bias=False, device="cuda", dtype=torch.bfloat16) for width in (64, 32, 32)]
+    x = torch.randn(4, 16, 64, device="cuda", dtype=torch.bfloat16)
+
+    def outcome(function: object, x: torch.Tensor) -> list[torch.Tensor]:
+        inputs = x.clone().requires_grad_()
+        outs = function(inputs, *usual)
+        total = sum((out * (1 + number)).sum() for number, out in enumerate(outs))
+        weights = [layer.weight for layer in usual]
+        return [*(out.detach() for out in outs), *torch.autograd.grad(total, (inputs, *weights))]
+
+    ours = outcome(torch.compile(products.joint_linear) if compiled else products.joint_linear, x)
+    for layer in usual:
+        layer.double()
+    for found, exact in zip(ours, outcome(lambda x, *all: [layer(x) for layer in all], x.double()), strict=True):
+        assert (found.double() - exact).norm() <= 0.01 * exact.norm()
+
+
+@needs_gpu
+def test_both_ways_to_joint_gradients_come_to_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, weights, gradients = (
+        torch.randn(128, 64, device="cuda", dtype=torch.bfloat16),
+        [torch.randn(width, 64, device="cuda", dtype=torch.bfloat16) for width in (64, 32)],
+        [torch.randn(128, width, device="cuda", dtype=torch.bfloat16) for width in (64, 32)],
+    )
+    exact = [
+        sum(g.double() @ w.double() for g, w in zip(gradients, weights, strict=True)),
+        torch.cat([g.double().t() @ x.double() for g in gradients]),
+    ]
+    for number in range(2):
+        monkeypatch.setattr(cublaslt, "_by", lambda _shapes, _device, *ways, number=number: ways[number]())
+        for found, exactly in zip(cublaslt.joint_gradients(x, weights, gradients), exact, strict=True):
+            assert (found.double() - exactly).norm() <= 0.01 * exactly.norm()

@@ -32,6 +32,7 @@ from windlass.job.losses import linear_cross_entropy
 from windlass.job.parallel.optimizer import Optimizer
 from windlass.job.parallel.parallelize import Parallel, cross_entropy
 from windlass.job.parallel.split import Cut, Split
+from windlass.job.products import joint_linear
 from windlass.job.rotary import Rotary
 from windlass.job.schedule import warm_cosine
 from windlass.job.settings import settings_of
@@ -141,22 +142,21 @@ class Attention(nn.Module):
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
         self.head_width = config.head_width
-        self.queries = config.heads // config.groups  # per key and value
-        # By group: its queries, its key, its value. A part of the rows is whole groups.
-        self.qkv = nn.Linear(config.width, config.groups * (self.queries + 2) * self.head_width, bias=config.bias)
+        self.shares_keys = config.groups < config.heads
+        self.q = nn.Linear(config.width, config.width, bias=config.bias)
+        self.k = nn.Linear(config.width, config.groups * self.head_width, bias=config.bias)
+        self.v = nn.Linear(config.width, config.groups * self.head_width, bias=config.bias)
         self.out = nn.Linear(config.width, config.width, bias=config.bias)
         self.rotary = Rotary(config.head_width, config.context) if config.style == LLAMA else None
 
     def forward(self, x: Tensor) -> Tensor:
-        qkv = self.qkv(x)
-        batch, length, _ = qkv.shape  # `x` may be a part of the sequence
-        qkv = qkv.view(batch, length, -1, self.queries + 2, self.head_width)
-        q, k, v = qkv.split((self.queries, 1, 1), dim=3)
-        q, k, v = (part.reshape(batch, length, -1, self.head_width).transpose(1, 2) for part in (q, k, v))
+        parts = joint_linear(x, self.q, self.k, self.v)
+        # `x` may be a part of the sequence, and the heads those of one process.
+        q, k, v = (part.view(*part.shape[:2], -1, self.head_width).transpose(1, 2) for part in parts)
         if self.rotary is not None:
             q, k = self.rotary(q), self.rotary(k)
-        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.queries > 1)
-        out: Tensor = self.out(attended.transpose(1, 2).reshape(batch, length, -1))
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.shares_keys)
+        out: Tensor = self.out(attended.transpose(1, 2).flatten(2))
         return out
 
 
@@ -278,7 +278,7 @@ class GPT(nn.Module):
             tensor={
                 **dict.fromkeys(embeddings, Cut.VOCABULARY),
                 "blocks.*.norm1": Cut.NORM,
-                "blocks.*.attention.qkv": Cut.COLUMN,
+                **{f"blocks.*.attention.{name}": Cut.COLUMN for name in ("q", "k", "v")},
                 "blocks.*.attention.out": Cut.ROW,
                 "blocks.*.norm2": Cut.NORM,
                 **{f"blocks.*.mlp.{name}": Cut.COLUMN for name in between},

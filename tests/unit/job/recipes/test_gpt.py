@@ -79,14 +79,16 @@ def test_a_stage_of_it_works_alone(model: GPT) -> None:
 def test_half_of_the_heads_work_alone(model: GPT) -> None:
     """What tensor parallelism does: rows of the first product, columns of the second, results added."""
     attention, x = model.blocks["0"].attention, torch.randn(2, 10, 32)
-    if attention.qkv.bias is not None:
-        torch.nn.init.normal_(attention.qkv.bias)
+    layers = {name: getattr(attention, name) for name in "qkv"}
+    for layer in layers.values():
+        if layer.bias is not None:
+            torch.nn.init.normal_(layer.bias)
     whole, total = attention(x), torch.zeros(2, 10, 32)
     state = {name: value.clone() for name, value in attention.state_dict().items()}
     for half in range(2):
-        for name in ("qkv.weight", "qkv.bias"):
-            if name in state:
-                getattr(attention.qkv, name.partition(".")[2]).data = state[name].chunk(2, dim=0)[half]
+        for name, layer in layers.items():
+            for kind, parameter in layer.named_parameters():
+                parameter.data = state[f"{name}.{kind}"].chunk(2, dim=0)[half]
         attention.out.weight.data = state["out.weight"].chunk(2, dim=1)[half]
         total += attention(x)
     torch.testing.assert_close(total, whole, rtol=1e-4, atol=1e-5)

@@ -35,6 +35,7 @@ from windlass.job.checkpoint.folder import list_saved
 _CHUNK = 8 << 20
 _TENSOR_BYTES = 16 << 20
 _TOKENS = 32 * 1024  # a step on a GPU
+STALLS, SPEEDS = "stalls", "speeds"
 _LOOP_S = 4.0  # on a CPU: about as long as a save of 1 GB goes on in the background
 
 
@@ -86,14 +87,14 @@ class Training:
 
 
 class Arms:
-    def __init__(self, training: Training, folder: Path, steps: int) -> None:
+    def __init__(self, training: Training, folder: Path, steps: int, ours: Checkpoints) -> None:
         self._training = training
         self._folder = folder
         self._steps = steps
+        self._checkpoints = ours
         self._saves = 0
         self._done = 0
         self.calls: dict[str, list[float]] = {}  # by arm: how long the call itself took
-        self.ours: Checkpoints | None = None
 
     def _stall(self, arm: str, save: Callable[[Path], Any]) -> float:
         """The loop with one save in it against the loop without, right after each other."""
@@ -134,8 +135,7 @@ class Arms:
         return self._ours("windlass, beside", beside=True)
 
     def _ours(self, arm: str, *, beside: bool) -> float:
-        assert self.ours is not None
-        ours = self.ours
+        ours = self._checkpoints
         ours._snapshots._copier._never = not beside
         self._done += 1
 
@@ -270,45 +270,36 @@ def same(left: Training, right: Training) -> bool:
     return all(torch.equal(tensor, theirs[name]) for name, tensor in left.state().items())
 
 
-def measure(report: Report, folder: Path, *, gb: float, rounds: int, steps: int, device: torch.device) -> None:
+def measure(
+    report: Report, folder: Path, *, gb: float, rounds: int, steps: int, device: torch.device, parts: tuple[str, ...]
+) -> None:
     training = Training(int(gb * 1e9), device)
-    size = training.size_bytes
-    arms = Arms(training, folder, training.steps_for(steps))
     place = folder / "ours"
+    # One kept: with a raw file and the next one, the disk has to hold three times the state.
     with checkpoints(
-        model=training.model, optimizer=training.optimizer, folder=place, every=1, keep=2, overlap=True
+        model=training.model, optimizer=training.optimizer, folder=place, every=1, keep=1, overlap=True
     ) as ours:
-        arms.ours = ours
-        arms.windlass()  # the arena is made once; so is what peers cache
-        arms.dcp_async_save()
-        arms.calls.clear()
-        chosen = {
-            "windlass": arms.windlass,
-            "torch.save": arms.torch_save,
-            "dcp.save": arms.dcp_save,
-            "dcp.async_save": arms.dcp_async_save,
-        }
-        if device.type == "cuda":
-            chosen["windlass, beside"] = arms.windlass_beside
-        took = alternate(chosen, rounds=rounds)
-        names = ("raw write", "raw write, direct", "our write", "raw read", "raw read, direct", "our read")
-        rates: dict[str, list[float]] = {name: [] for name in names}
-        for number in range(rounds):
-            rates["raw write, direct"].append(raw_write_direct(folder / "direct", size))
-            (folder / "direct").unlink(missing_ok=True)
-            rates["raw write"].append(raw_write(folder / "raw", size))
-            rates["our write"].append(our_write(training, ours, 1000 + number))
-            rates["raw read, direct"].append(raw_read_direct(folder / "raw"))
-            rates["raw read"].append(raw_read(folder / "raw"))
-            (folder / "raw").unlink()  # the disk need not hold all of it at once
-            rate, fresh = our_read(size, device, place)
-            rates["our read"].append(rate)
-            if not same(training, fresh):
-                raise AssertionError("what was loaded is not what was saved")
-            del fresh
-            tell(f"round {number + 1}/{rounds}  " + "  ".join(f"{k}: {v[-1]:.3g} GB/s" for k, v in rates.items()))
-    stalls = medians(took)
-    speed = medians(rates)
+        arms = Arms(training, folder, training.steps_for(steps), ours)
+        arms.windlass()  # the arena is made once
+        if STALLS in parts:
+            measure_stalls(report, training, arms, rounds)
+        if SPEEDS in parts:
+            measure_speeds(report, training, folder, ours, rounds)
+
+
+def measure_stalls(report: Report, training: Training, arms: Arms, rounds: int) -> None:
+    on_gpu = training.device.type == "cuda"
+    arms.dcp_async_save()  # what peers cache is made once, too
+    arms.calls.clear()
+    chosen = {
+        "windlass": arms.windlass,
+        "torch.save": arms.torch_save,
+        "dcp.save": arms.dcp_save,
+        "dcp.async_save": arms.dcp_async_save,
+    }
+    if on_gpu:
+        chosen["windlass, beside"] = arms.windlass_beside
+    stalls = medians(alternate(chosen, rounds=rounds))
     calls = medians(arms.calls)
     if min(stalls.values()) <= 0:
         # Loops with a save that were faster than those without: noise, of which no ratio is to be made.
@@ -317,25 +308,46 @@ def measure(report: Report, folder: Path, *, gb: float, rounds: int, steps: int,
         ours_s, async_s, plain_s = stalls["windlass"], stalls["dcp.async_save"], stalls["torch.save"]
         report.figures["stall_vs_dcp_async"] = Figure(value=ours_s / async_s, target=0.05, better="lower")
         report.figures["stall_vs_torch_save"] = Figure(value=ours_s / plain_s, target=0.02, better="lower")
-        if device.type == "cuda":
+        if on_gpu:
             report.figures["stall_beside_vs_dcp_async"] = Figure(
                 value=stalls["windlass, beside"] / async_s, target=0.05, better="lower"
             )
             copy_s = min(pinned_copy(training) for _ in range(3))
             report.figures["stall_vs_pinned_copy"] = Figure(value=ours_s / copy_s, target=2.0, better="lower")
             stalls["pinned copy alone"] = calls["pinned copy alone"] = copy_s
+    report.tables.append(
+        Table(
+            title=f"Stall of one save of {training.size_bytes / 1e9:.2f} GB, {training.device.type}",
+            header=("arm", "stall s", "the call alone s"),
+            rows=[(name, stall, calls[name]) for name, stall in stalls.items()],
+        )
+    )
+
+
+def measure_speeds(report: Report, training: Training, folder: Path, ours: Checkpoints, rounds: int) -> None:
+    size = training.size_bytes
+    names = ("raw write", "raw write, direct", "our write", "raw read", "raw read, direct", "our read")
+    rates: dict[str, list[float]] = {name: [] for name in names}
+    for number in range(rounds):
+        rates["raw write, direct"].append(raw_write_direct(folder / "direct", size))
+        (folder / "direct").unlink(missing_ok=True)
+        rates["raw write"].append(raw_write(folder / "raw", size))
+        rates["our write"].append(our_write(training, ours, 1000 + number))
+        rates["raw read, direct"].append(raw_read_direct(folder / "raw"))
+        rates["raw read"].append(raw_read(folder / "raw"))
+        (folder / "raw").unlink()  # the disk need not hold all of it at once
+        rate, fresh = our_read(size, training.device, folder / "ours")
+        rates["our read"].append(rate)
+        if not same(training, fresh):
+            raise AssertionError("what was loaded is not what was saved")
+        del fresh
+        tell(f"round {number + 1}/{rounds}  " + "  ".join(f"{k}: {v[-1]:.3g} GB/s" for k, v in rates.items()))
+    speed = medians(rates)
     report.figures |= {
         "loaded_equal": Figure(value=1.0, target=1.0, better="higher"),  # or it would not have come here
         "persist_vs_raw": Figure(value=speed["our write"] / speed["raw write"], target=0.85, better="higher"),
         "load_vs_raw": Figure(value=speed["our read"] / speed["raw read"], target=0.8, better="higher"),
     }
-    report.tables.append(
-        Table(
-            title=f"Stall of one save of {size / 1e9:.2f} GB, {device.type}",
-            header=("arm", "stall s", "the call alone s"),
-            rows=[(name, stall, calls[name]) for name, stall in stalls.items()],
-        )
-    )
     report.tables.append(Table(title="Speed", header=("what", "GB/s"), rows=list(speed.items())))
 
 
@@ -343,6 +355,7 @@ def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--rounds", type=int, help="default 3")
     parser.add_argument("--gb", type=float, help="size of the state; default 1, with --quick 0.4")
+    parser.add_argument("--part", action="append", choices=(STALLS, SPEEDS), help="default: both")
     given = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     report = Report(bench="checkpoint")
@@ -356,6 +369,7 @@ def main() -> None:
             rounds=given.rounds or 3,
             steps=10 if given.quick else 20,
             device=device,
+            parts=tuple(given.part or (STALLS, SPEEDS)),
         )
         dist.destroy_process_group()
     report.notes.append(

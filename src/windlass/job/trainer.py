@@ -139,7 +139,8 @@ class Trainer:
             yield
             return
         wanted = self.checkpoints
-        options: dict[str, Any] = dict(wanted) if isinstance(wanted, Mapping) else {"every": wanted}
+        # Nobody but the optimizer changes parameters in this loop; hooks that do are noticed.
+        options: dict[str, Any] = {"overlap": True, **(wanted if isinstance(wanted, Mapping) else {"every": wanted})}
         position = feed if isinstance(feed, PositionedLoader) else None
         options["others"] = {"fit": fit, **options.get("others", {})}
         kept = keep_checkpoints(model=fit.parallel, optimizer=fit.optimizer, loader=position, **options)

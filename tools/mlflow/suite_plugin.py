@@ -7,6 +7,7 @@ that `SUITE_SERVER` names (`windlass` or `mlflow`), and stores over a database b
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import shutil
@@ -27,6 +28,7 @@ import pytest
 KIND = os.environ.get("SUITE_SERVER", "windlass")
 _PATIENCE_S = 60.0
 _OFFLINE = Path(__file__).parent / "offline"
+_LAUNCHER = Path(__file__).parent / "launcher.py"
 _STORES = {
     "tests/store/tracking/sqlalchemy_store": "tracking",
     "tests/store/tracking/test_gateway_sql_store": "tracking",
@@ -43,30 +45,65 @@ _CLIENTS = (
 )
 
 
+class Launcher:
+    """The process that starts servers of ours; there is one for each process of the tests, from the first server on."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self, order: dict[str, Any]) -> int:
+        """Its process id."""
+        if self._process is None:
+            self._process = subprocess.Popen(
+                [os.environ["WINDLASS_PYTHON"], str(_LAUNCHER)],
+                env={**_kept(), "PYTHONPATH": str(_OFFLINE)},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.communicate()  # it ends when there is nothing more to read
+
+
+_launcher = Launcher()
+
+
+def _kept() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "WINDLASS"))}
+
+
 @contextlib.contextmanager
 def windlass_server(port: int | None = None, env: dict[str, str] | None = None) -> Iterator[str]:
     port = port or _free_port()
-    with tempfile.TemporaryDirectory(prefix="wl-suite-", ignore_cleanup_errors=True) as home:
-        command = [os.environ["WINDLASS_PYTHON"], "-m", "windlass.server", "--no-auth", "--port", str(port)]
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "WINDLASS"))}
-        with open(f"{home}/server.out", "wb") as out:
-            process = subprocess.Popen(
-                command,
-                env={**kept, **(env or {}), "WINDLASS_HOME": f"{home}/home", "PYTHONPATH": str(_OFFLINE)},
-                stdout=out,
-                stderr=out,
-            )
+    with tempfile.TemporaryDirectory(prefix="wl-suite-", ignore_cleanup_errors=True) as folder:
+        environ = {**_kept(), "WINDLASS_WARM": "false", **(env or {})}
+        output = Path(folder, "server.out")
+        pid = _launcher.start({"environ": environ, "home": f"{folder}/home", "port": port, "output": str(output)})
         try:
             url = f"http://127.0.0.1:{port}"
-            _await_up(url, process, Path(home, "server.out"))
+            _await_up(url, pid, output)
             yield url
         finally:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            _end(pid)
+
+
+def _end(pid: int) -> None:
+    for number, patience_s in ((signal.SIGTERM, 10.0), (signal.SIGKILL, 10.0)):
+        deadline = time.monotonic() + patience_s
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+            while time.monotonic() < deadline:
+                time.sleep(0.01)
+                os.kill(pid, 0)
+            continue
+        return
 
 
 class WindlassThread:
@@ -113,6 +150,10 @@ def _run_for_webhooks(_tmp_path: Path) -> Iterator[str]:
 def _launch_for_artifacts(_host: str, port: int, *_stores: str) -> Iterator[str]:
     with windlass_server(port) as url:
         yield url
+
+
+def pytest_unconfigure() -> None:
+    _launcher.close()
 
 
 def pytest_configure() -> None:
@@ -224,14 +265,16 @@ def _free_port() -> int:
             return port
 
 
-def _await_up(url: str, process: subprocess.Popen[bytes], output: Path) -> None:
+def _await_up(url: str, pid: int, output: Path) -> None:
     deadline = time.monotonic() + _PATIENCE_S
     while time.monotonic() < deadline:
-        if process.poll() is not None:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
             break
         with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health", timeout=2) as answer:
             if answer.status == 200:
                 return
-        time.sleep(0.05)
+        time.sleep(0.02)
     sys.stderr.write(output.read_text(errors="replace"))
     raise RuntimeError(f"no server at {url}")

@@ -33,7 +33,9 @@ from windlass.lineage.service import LineageService
 from windlass.nodes.service import NodeService
 from windlass.registry.service import RegistryService
 from windlass.runs.access import RunTokens
+from windlass.runs.annotations import Annotations
 from windlass.runs.overview import Overview
+from windlass.runs.savedviews import SavedViews
 from windlass.runs.service import RunService
 from windlass.traces.service import TraceService
 from windlass.webhooks.service import WebhookService
@@ -46,6 +48,8 @@ class Services:
     blobs: Blobs
     runs: RunService
     overview: Overview
+    annotations: Annotations
+    saved_views: SavedViews
     nodes: NodeService
     checkpoints: CheckpointService
     experiments: ExperimentService

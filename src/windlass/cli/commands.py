@@ -46,6 +46,9 @@ _RUNS = {
     "watch": "watch",
     "search": "search",
     "compare": "compare",
+    "views": "views",
+    "note": "notes",
+    "group": "notes",
     "lineage": "lineage",
     "queue": "queue",
     "why": "control",
@@ -73,7 +76,16 @@ _SERVER = {
     "restore": "backup",
     "version": "server",
 }
-_GROUPS = ("server", "checkpoints", "nodes", "artifacts", "import", "webhooks")  # commands with commands of their own
+# Commands with commands of their own.
+_GROUPS = (
+    "server",
+    "checkpoints",
+    "nodes",
+    "artifacts",
+    "import",
+    "webhooks",
+    "views",
+)
 # Everything after the command's first word is the command's own: `windlass run train.py --lr 3`.
 _OPEN_ENDED = {"run": {"allow_interspersed_args": False}}
 

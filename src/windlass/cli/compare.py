@@ -26,12 +26,16 @@ _TITLES = {
     "tags": "tags",
     "cost": "cost",
 }
+_MOST = 20  # that are compared at once
 _LONGEST = 40  # characters of a value; a command can have thousands
 
 
 def compare(
     ctx: typer.Context,
-    runs: Annotated[list[str], typer.Argument(metavar="RUN RUN...", help="Two or more: ids, or names.")],
+    runs: Annotated[list[str] | None, typer.Argument(metavar="RUN RUN...", help="Two or more: ids, or names.")] = None,
+    group: Annotated[
+        str | None, typer.Option("--group", metavar="NAME", help="The newest runs of a group, 20 at most.")
+    ] = None,
     everything: Annotated[bool, typer.Option("--all", "-a", help="What is equal too.")] = False,
     code: Annotated[
         bool, typer.Option("--code", help="Of two runs: the difference of their code, line by line.")
@@ -39,10 +43,11 @@ def compare(
     json: options.Json = False,
 ) -> None:
     """Show what differs between runs: params, metrics, data, code, environment, cost."""
+    client = open_client(ctx)
+    runs = [*(runs or []), *([run.id for run in client.search(group=group, limit=_MOST)] if group else [])]
     if len(runs) < 2 or (code and len(runs) != 2):
         wanted = "two runs" if code else "two runs or more"
         raise InvalidInput(f"{wanted} can be compared, not {len(runs)}", hint="windlass compare RUN RUN")
-    client = open_client(ctx)
     if code:
         _show_code(client.code_diff(runs[0], runs[1]))
         return

@@ -35,34 +35,53 @@ def search(
     columns: Annotated[
         str | None, typer.Option("--columns", "-c", metavar="A,B", help="Such as params.lr,metrics.loss,cost_usd.")
     ] = None,
+    view: Annotated[
+        str | None, typer.Option("--view", metavar="NAME", help="A saved search; `windlass views`.")
+    ] = None,
+    group: Annotated[str | None, typer.Option("--group", metavar="NAME", help="Runs of this group.")] = None,
+    project: Annotated[str | None, typer.Option("--project", help="Runs of this project, or the view of it.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many at most.")] = 50,
     csv: Annotated[bool, typer.Option("--csv", help="CSV on stdout, of all columns.")] = False,
     parquet: Annotated[Path | None, typer.Option("--parquet", metavar="FILE", help="Write a Parquet file.")] = None,
     json: options.Json = False,
 ) -> None:
     """Find runs by params, metrics, tags, state, time or cost; those of MLflow's clients too."""
-    found = list(open_client(ctx).search(where, order=order or (), limit=limit))
+    client = open_client(ctx)
+    wanted = [name.strip() for name in columns.split(",")] if columns else []
+    if view is not None:
+        wanted = wanted or list(client.views.get(view, project=project).columns)
+    elif project is not None:
+        where = f"project = '{project}'" + (f" and {where}" if where else "")
+    found = list(
+        client.search(
+            where, order=order or (), limit=limit, group=group, view=view, project=project if view is not None else None
+        )
+    )
     if json:
         say_json([run.model_dump(mode="json") for run in found])
         return
     from windlass.client import tables
 
-    wanted = [name.strip() for name in columns.split(",")] if columns else []
     if parquet is not None:
         tables.write_parquet(found, str(parquet))
         notice(f"{len(found):,} runs in {parquet}")
     elif csv:
         tables.write_csv(found, sys.stdout, wanted)
     elif found:
-        _show(found, wanted)
+        _show(found, wanted, lenient=view is not None and not columns)
     else:
-        notice("no run is like that" if where else "there are no runs yet; try `windlass run train.py`")
+        notice(
+            "no run is like that" if where or view or group else "there are no runs yet; try `windlass run train.py`"
+        )
 
 
-def _show(found: list[FoundRun], wanted: list[str]) -> None:
+def _show(found: list[FoundRun], wanted: list[str], *, lenient: bool = False) -> None:
+    """`lenient`: columns of a view, which none of these runs need have."""
     from windlass.client.tables import rows_of
 
     known, rows = rows_of(found)
+    if lenient:
+        wanted = [name for name in wanted if name in known]
     if wrong := [name for name in wanted if name not in known]:
         raise InvalidInput(f"no run has a column {wrong[0]!r}", hint=f"there are {', '.join(known)}")
     more = wanted or [name for name in known if name.startswith(("metrics.", "params."))][:_MOST_COLUMNS]

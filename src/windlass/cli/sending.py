@@ -63,6 +63,7 @@ def _common_keys(given: Given) -> dict[str, Any]:
         "env": keys.pairs("--env", given.get("env")),
         "priority": given.get("priority"),
         "tags": keys.tags(given.get("tag")),
+        "group": given.get("group"),
     }
 
 

@@ -10,7 +10,8 @@ from typing import Any
 
 _COMMON = {
     "--name": "name", "-n": "name", "--project": "project", "--param": "param", "-p": "param", "--env": "env",
-    "-e": "env", "--secret": "secret", "--priority": "priority", "--tag": "tag", "--plan": "plan",
+    "-e": "env", "--secret": "secret", "--priority": "priority", "--tag": "tag", "--group": "group",
+    "--plan": "plan",
 }  # fmt: skip
 VALUES: Mapping[str, Mapping[str, str]] = {  # options with a value, and the parameter each is for
     "submit": _COMMON,

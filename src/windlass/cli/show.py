@@ -28,6 +28,7 @@ def show(ctx: typer.Context, run: options.RunRef, json: options.Json = False) ->
     paint = paint_for(sys.stdout)
     lines = records.Record(paint, width_of(sys.stdout))
     attempts = found.attempts()
+    lines.put_all("note", (found.view.note or "").splitlines())
     records.put_outcome(lines, found.view, attempts)
     events = found.events()
     records.put_recoveries(lines, events)

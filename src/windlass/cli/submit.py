@@ -36,6 +36,7 @@ def run(
     retries: options.Retries = None,
     priority: options.Priority = None,
     tag: options.Tag = None,
+    group: options.Group = None,
     seed: options.Seed = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Do not follow it.")] = False,
     no_snapshot: Annotated[bool, typer.Option("--no-snapshot", help="Run in this folder, not in a copy.")] = False,
@@ -57,6 +58,7 @@ def submit(
     secret: options.Secret = None,
     priority: options.Priority = None,
     tag: options.Tag = None,
+    group: options.Group = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow it, as `run` does.")] = False,
     json: options.Json = False,
 ) -> None:

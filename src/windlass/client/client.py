@@ -13,8 +13,10 @@ from windlass.client.transport import Transport
 from windlass.core.home import default_home
 
 if TYPE_CHECKING:
+    from windlass.client.annotations import Notes
     from windlass.client.artifacts import Artifacts
     from windlass.client.run import Run
+    from windlass.client.savedviews import Views
     from windlass.client.submission import Secrets, Submission
     from windlass.client.webhooks import Webhooks
     from windlass.wire.checks import CheckView
@@ -169,14 +171,30 @@ class Client:
                 return
 
     def search(
-        self, where: str | None = None, *, order: Sequence[str] = (), limit: int | None = None
+        self,
+        where: str | None = None,
+        *,
+        order: Sequence[str] = (),
+        limit: int | None = None,
+        group: str | None = None,
+        view: str | None = None,
+        project: str | None = None,
     ) -> Iterator[FoundRun]:
-        """Runs that `where` holds for, such as `metrics.loss < 0.5 and state = 'succeeded' and submitted > '7d'`."""
+        """Runs that `where` holds for, such as `metrics.loss < 0.5 and state = 'succeeded' and submitted > '7d'`; those
+        of a `group`; those of a saved `view`, which may be one of a `project`."""
+        from windlass.client.annotations import both
         from windlass.wire.search import FoundPage
 
         cursor, left = None, limit
         while left is None or left > 0:
-            query = {"where": where, "order": list(order), "cursor": cursor, "limit": min(1_000, left or 1_000)}
+            query = {
+                "where": both(where, group),
+                "order": list(order),
+                "cursor": cursor,
+                "limit": min(1_000, left or 1_000),
+                "view": view,
+                "project": project,
+            }
             page = FoundPage.model_validate(self.transport.get("/api/search", query))
             yield from page.runs
             left = None if left is None else left - len(page.runs)
@@ -184,11 +202,20 @@ class Client:
             if cursor is None:
                 return
 
-    def runs_df(self, where: str | None = None, *, order: Sequence[str] = (), limit: int | None = None) -> Any:
+    def runs_df(
+        self,
+        where: str | None = None,
+        *,
+        order: Sequence[str] = (),
+        limit: int | None = None,
+        group: str | None = None,
+        view: str | None = None,
+        project: str | None = None,
+    ) -> Any:
         """What `search` finds, as a pandas DataFrame: a column for each of `params.lr`, `metrics.loss`, `tags.team`."""
         from windlass.client.tables import data_frame
 
-        return data_frame(self.search(where, order=order, limit=limit))
+        return data_frame(self.search(where, order=order, limit=limit, group=group, view=view, project=project))
 
     def compare(self, refs: Sequence[str], *, everything: bool = False) -> Comparison:
         """Runs side by side: what differs, or everything."""
@@ -215,6 +242,20 @@ class Client:
         from windlass.client.artifacts import Artifacts
 
         return Artifacts(self, ref)
+
+    @property
+    def notes(self) -> Notes:
+        """What people write on runs and projects: notes, tags, groups."""
+        from windlass.client.annotations import Notes
+
+        return Notes(self)
+
+    @property
+    def views(self) -> Views:
+        """Searches that have a name."""
+        from windlass.client.savedviews import Views
+
+        return Views(self)
 
     @property
     def webhooks(self) -> Webhooks:

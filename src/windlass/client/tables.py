@@ -24,6 +24,7 @@ FACTS = (
     "cost_usd",
     "gpu_hours",
     "cpu_hours",
+    "note",
 )
 
 

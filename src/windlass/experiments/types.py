@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 RUN_NAME = "mlflow.runName"
+NOTE = "mlflow.note.content"
 DATASET_CONTEXT = "mlflow.data.context"
 LARGEST = 1.7976931348623157e308  # what MLflow's SQL store answers for an infinity
 

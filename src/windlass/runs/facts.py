@@ -14,7 +14,7 @@ from windlass.blobs.snapshots import load_files
 from windlass.core.errors import NotFound
 from windlass.experiments.runstore import load_run as load_tracked
 from windlass.experiments.tables import tracked_runs
-from windlass.experiments.types import TrackedRun
+from windlass.experiments.types import NOTE, TrackedRun
 from windlass.runs import store
 from windlass.runs.comparison import RunFacts, Value
 from windlass.runs.records import RunRecord
@@ -41,12 +41,13 @@ def load_facts(tx: Connection, blobs: Blobs, run_id: str) -> RunFacts:
         Topic.DATA: {f"{one.dataset.name}": one.dataset.digest for one in tracked.datasets},
         Topic.TAGS: {pair.key: pair.value for pair in tracked.tags if not pair.key.startswith(_OWN_TAGS)},
     }
+    note: dict[str, Value] = {pair.key: pair.value for pair in tracked.tags if pair.key == NOTE}
+    written = {"note": note[NOTE]} if note else {}
     if run is None:
-        return RunFacts(
-            id=run_id, name=tracked.info.name, state=tracked.info.status.lower(), topics=topics | _times(tracked)
-        )
+        topics[Topic.RUN] = _times(tracked) | written
+        return RunFacts(id=run_id, name=tracked.info.name, state=tracked.info.status.lower(), topics=topics)
     topics |= {
-        Topic.RUN: _run(run),
+        Topic.RUN: _run(run) | written,
         Topic.CODE: _code(run, blobs),
         Topic.ENVIRONMENT: _environment(tx, run),
         Topic.COST: {
@@ -115,11 +116,11 @@ def _run(run: RunRecord) -> dict[str, Value]:
     }
 
 
-def _times(tracked: TrackedRun) -> dict[Topic, Mapping[str, Value]]:
+def _times(tracked: TrackedRun) -> dict[str, Value]:
     info = tracked.info
     if info.end_ms is None or info.start_ms is None:
         return {}
-    return {Topic.RUN: {"duration_s": (info.end_ms - info.start_ms) / 1000}}
+    return {"duration_s": (info.end_ms - info.start_ms) / 1000}
 
 
 def _metrics(tx: Connection, run_id: str) -> dict[str, Value]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -29,9 +30,11 @@ from windlass.experiments.matching import Dialect, compare
 from windlass.experiments.runsearch import KINDS, condition_of
 from windlass.experiments.runstore import in_parts
 from windlass.experiments.tables import experiments, run_params, run_tags, tracked_runs
+from windlass.experiments.types import NOTE
 from windlass.runs.tables import runs
 from windlass.tracking.tables import summaries
 from windlass.wire.search import FoundPage, FoundRun
+from windlass.wire.spec import GROUP
 
 _STATES = {
     "SCHEDULED": "queued",
@@ -64,6 +67,7 @@ _NUMBERS: Mapping[str, ColumnElement[Any]] = {
     "duration": _ENDED - _STARTED,
 }
 _OWN = {**_TEXTS, **_TIMES, **_NUMBERS}
+_TAGS = {"group": GROUP, "note": NOTE}  # tags that have a plain name
 _HELD = {"parameter": run_params, "tag": run_tags}
 _KINDS = ("metrics", "params", "tags", "datasets")
 
@@ -86,6 +90,11 @@ def search(
     )
     found = [_found(row, params[row.id], metrics[row.id], tags[row.id]) for row in rows[:limit]]
     return FoundPage(runs=found, next_cursor=page_token(offset + limit) if len(rows) > limit else None)
+
+
+def check_search(tx: Connection, where: str | None, order: Sequence[str], *, now: float) -> None:
+    """Raises InvalidInput if `search` would."""
+    _query(where, order, dialect=tx.dialect.name, now=now)
 
 
 def _load_held(tx: Connection, columns: Sequence[ColumnElement[Any]], ids: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -131,7 +140,8 @@ def _query(where: str | None, order: Sequence[str], *, dialect: Dialect, now: fl
 
 
 def _condition(clause: Clause, dialect: Dialect, now: float) -> ColumnElement[bool]:
-    name = clause.name
+    name = _meant(clause.name)
+    clause = replace(clause, name=name)
     if name.kind is not None and KINDS.get(name.kind) not in (None, "attribute"):
         return condition_of(clause, dialect)
     key = _own_name(name)
@@ -147,11 +157,18 @@ def _condition(clause: Clause, dialect: Dialect, now: float) -> ColumnElement[bo
     return compare(_TEXTS[key], clause.op, value, dialect)
 
 
+def _meant(name: Name) -> Name:
+    """Plain names that stand for tags."""
+    return Name(kind="tags", key=_TAGS[name.key]) if name.kind is None and name.key in _TAGS else name
+
+
 def _own_name(name: Name) -> str:
     if name.kind is not None and KINDS.get(name.kind) != "attribute":
         raise InvalidInput(unknown("kind", name.kind, _KINDS), hint="write metrics.loss, params.lr, tags.team or state")
     if name.key not in _OWN:
-        raise InvalidInput(unknown("name", name.key, [*_OWN]), hint="metrics.NAME, params.NAME and tags.NAME go too")
+        raise InvalidInput(
+            unknown("name", name.key, [*_OWN, *_TAGS]), hint="metrics.NAME, params.NAME and tags.NAME go too"
+        )
     return name.key
 
 
@@ -172,6 +189,7 @@ def _moment(clause: Clause, key: str, now: float) -> float:
 
 
 def _ordering(joined: Any, name: Name, number: int) -> tuple[Any, ColumnElement[Any]]:
+    name = _meant(name)
     kind = KINDS.get(name.kind) if name.kind is not None else "attribute"
     if kind == "metric":
         held = summaries.alias(f"by_{number}")
@@ -201,6 +219,7 @@ def _found(
         cpu_hours=row.cpu_hours,
         params=dict(params),
         metrics={name: _plain(value) for name, value in sorted(metrics.items())},
+        note=tags.get(NOTE),
         tags={key: value for key, value in tags.items() if not key.startswith("mlflow.")},
     )
 

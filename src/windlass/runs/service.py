@@ -18,6 +18,8 @@ from windlass.core.errors import Ambiguous, CannotFit, Conflict, IdempotencyMism
 from windlass.core.exits import Exit, ExitReason
 from windlass.core.names import nearest, unknown
 from windlass.db.database import Database
+from windlass.experiments.runstore import load_tag
+from windlass.experiments.types import NOTE
 from windlass.runs import store, views
 from windlass.runs.cluster import view_aside, view_cluster
 from windlass.runs.facts import load_known
@@ -197,6 +199,7 @@ class RunService:
             without_system(load_summaries(tx, [run.id]).get(run.id, {})),
             self._prices,
             environment=store.load_environments(tx, [digest]).get(digest or ""),
+            note=load_tag(tx, run.id, NOTE),
             run_dir=str(self._runs_dir / run.id) if self._runs_dir else None,
             now=self._clock.now(),
         )

@@ -38,6 +38,7 @@ def run_view(
     prices: PriceBook,
     *,
     environment: Mapping[str, Any] | None,
+    note: str | None,
     run_dir: str | None,
     now: float,
 ) -> wire.RunView:
@@ -51,6 +52,7 @@ def run_view(
         code_digest=run.code_digest,
         origin=wire.Origin(**run.origin),
         clone_of=run.clone_of,
+        note=note,
         metrics={
             name: wire.MetricSummary(
                 last=finite(m.last), step=m.last_step, min=finite(m.min), max=finite(m.max), count=m.count

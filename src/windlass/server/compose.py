@@ -45,8 +45,10 @@ from windlass.nodes.book import DatabaseNodeBook
 from windlass.nodes.service import NodeService
 from windlass.registry.service import RegistryService
 from windlass.runs.access import RunTokens, TrackingAccess
+from windlass.runs.annotations import Annotations
 from windlass.runs.overview import Overview
 from windlass.runs.rulebook import heed_logged
+from windlass.runs.savedviews import SavedViews
 from windlass.runs.sealing import Seal
 from windlass.runs.service import RunService
 from windlass.runs.tracked import catch_up, put_own_tags
@@ -151,21 +153,27 @@ def compose(settings: Settings, *, open_engines: OpenEngines | None = None, cloc
     )
     experiments = ExperimentService(db=db, clock=clock, root=settings.artifact_root)
     experiments.begin()
+    tracked_runs = TrackedRunService(
+        db=db,
+        clock=clock,
+        own_tags=put_own_tags,
+        own_values=heed_logged,
+        cut_values=os.environ.get("MLFLOW_TRUNCATE_LONG_VALUES", "true").strip().lower() in ("true", "1"),
+    )
+    overview = Overview(db=db, blobs=blobs, clock=clock, runs=runs)
     services = Services(
         db=db,
         blobs=blobs,
         runs=runs,
-        overview=Overview(db=db, blobs=blobs, clock=clock, runs=runs),
+        overview=overview,
+        annotations=Annotations(
+            db=db, clock=clock, resolve=overview.known_id, tracked=tracked_runs, experiments=experiments
+        ),
+        saved_views=SavedViews(db=db, clock=clock),
         nodes=NodeService(db, blobs, seal, clock, nudge=nudge),
         checkpoints=CheckpointService(db, runs, clock),
         experiments=experiments,
-        tracked_runs=TrackedRunService(
-            db=db,
-            clock=clock,
-            own_tags=put_own_tags,
-            own_values=heed_logged,
-            cut_values=os.environ.get("MLFLOW_TRUNCATE_LONG_VALUES", "true").strip().lower() in ("true", "1"),
-        ),
+        tracked_runs=tracked_runs,
         logged_models=LoggedModelService(db=db, clock=clock),
         run_tokens=run_tokens,
         artifacts=artifacts,

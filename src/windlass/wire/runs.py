@@ -159,6 +159,7 @@ class RunView(RunSummary):
     code_digest: str | None
     origin: Origin
     clone_of: str | None = None
+    note: str | None = Field(None, description="what somebody wrote on it; MLflow's clients see it as its description")
     metrics: dict[str, MetricSummary]
     usage: dict[str, Any] | None = None
     environment: dict[str, Any] | None = Field(

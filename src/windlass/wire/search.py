@@ -20,6 +20,7 @@ class FoundRun(Wire):
     cost_usd: float | None = None
     gpu_hours: float | None = None
     cpu_hours: float | None = None
+    note: str | None = None
     params: dict[str, str]
     metrics: dict[str, float | str] = Field(description="the newest values; nan, inf and -inf are text")
     tags: dict[str, str]

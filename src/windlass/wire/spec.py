@@ -29,6 +29,7 @@ from windlass.wire.strict import StrictModel
 NOT_YET = {
     "": {"data", "max_cost"},
 }
+GROUP = "group"  # the tag by which runs belong together
 ENV_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
@@ -152,6 +153,21 @@ class RunSpec(StrictModel):
         if isinstance(data, Mapping) and data.get("recipe") is not None and "code" not in data:
             return {**data, "code": None}
         return data
+
+    @model_validator(mode="before")
+    @classmethod
+    def _group_is_a_tag(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping) or "group" not in data:
+            return data
+        group, tags = data["group"], _tags(data.get("tags") or {})
+        kept = {key: value for key, value in data.items() if key != "group"}
+        if group is None:
+            return kept
+        if not isinstance(group, str) or not group.strip() or not isinstance(tags, Mapping):
+            raise ValueError(f"`group` is the name of a group of runs, not {group!r}")
+        if tags.get(GROUP, group) != group:
+            raise ValueError(f"`group` is {group!r}, and the tag of that name is {tags[GROUP]!r}: give one of them")
+        return {**kept, "tags": {**tags, GROUP: group}}
 
     @model_validator(mode="before")
     @classmethod

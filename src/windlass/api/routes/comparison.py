@@ -38,7 +38,16 @@ def search(
     order: Annotated[list[_One] | None, Query(max_length=10)] = None,
     cursor: Annotated[str | None, Query(max_length=500)] = None,
     limit: Annotated[int, Query(ge=1, le=5_000)] = 100,
+    view: Annotated[
+        str | None, Query(min_length=1, max_length=64, pattern=r"^[^\x00]*$", description="a saved view's name")
+    ] = None,
+    project: Annotated[
+        str | None, Query(max_length=200, pattern=r"^[^\x00]*$", description="the project of the view")
+    ] = None,
 ) -> Response:
     """Runs by what is known of them, the newest first, with params, newest metrics and tags; those of MLflow's clients
     too. `where`: `metrics.loss < 0.5 and state = 'succeeded' and submitted > '7d'`; `order`: `metrics.loss desc`."""
-    return json_of(services.overview.search(where=where, order=order or (), cursor=cursor, limit=limit))
+    found = services.overview.search(
+        where=where, order=order or (), cursor=cursor, limit=limit, view=view, project=project
+    )
+    return json_of(found)

@@ -1,0 +1,43 @@
+"""Notes, groups and views on the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.integration.test_cli_commands import Cli
+from windlass.testing.servers import running_server
+
+
+def test_notes_groups_and_views(tmp_path: Path) -> None:
+    with running_server(tmp_path / "home") as server:
+        cli = Cli(home=server.home, folder=tmp_path)
+        ids = [
+            cli("run", "-d", "--no-snapshot", "--group", "g", "-n", name, "--", "true").stdout.strip() for name in "ab"
+        ]
+        other = cli("run", "-d", "--no-snapshot", "-n", "c", "--", "true").stdout.strip()
+
+        cli("note", "a", "too hot")
+        assert cli("note", "a").stdout.strip() == "too hot"
+        assert "too hot" in cli("show", "a").stdout
+        assert "too hot" in cli("compare", "--group", "g").stdout
+        assert "the note is gone" in cli("note", "a", "--clear").stderr
+        assert "one run's, or one project's" in cli("note", expect=2).stderr
+        cli("note", "--project", "default", "all of it")
+        assert cli.json("note", "--project", "default") == {"of": "default", "text": "all of it"}
+
+        assert {run["id"] for run in cli.json("search", "--group", "g")} == set(ids)
+        cli("group", "g", "c")
+        cli("group", "g", "b", "--remove")
+        assert {run["id"] for run in cli.json("group", "g")} == {ids[0], other}
+        assert cli.json("group")[0]["runs"] == 2
+
+        assert "no views yet" in cli("views", "ls").stderr
+        cli("views", "save", "mine", "group = 'g'", "--order", "name desc", "--columns", "tags.group,params.lr")
+        assert [run["name"] for run in cli.json("search", "--view", "mine")] == ["c", "a"]
+        shown = cli("search", "--view", "mine", "name = 'c'").stdout
+        assert "group" in shown
+        assert other in shown
+        assert ids[0] not in shown
+        assert "mine" in cli("views", "ls").stdout
+        cli("views", "rm", "mine")
+        assert "there is no view 'mine'" in cli("search", "--view", "mine", expect=2).stderr

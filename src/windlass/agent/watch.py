@@ -8,7 +8,7 @@ import signal
 import time
 from typing import Any, Mapping, Union
 
-from . import comeback, conclusion, kernel, layout, progress, savers, stacks
+from . import comeback, conclusion, kernel, layout, printed, progress, savers, stacks
 from .blame import Candidate, decide_culprit, is_certain, missed_peers
 from .failure import describe_failure, describe_unfinished
 from .files import read_json, write_json
@@ -367,6 +367,7 @@ class Watch:
         told = progress.tell(comeback.told_progress(self._node_dir))
         if told is not None:
             self._usage["progress"] = told
+        self._usage.update(printed.tell(self._ranks.values(), time.time()))
         try:
             write_json(os.path.join(self._node_dir, layout.USAGE), self._usage)
         except OSError:

@@ -22,7 +22,8 @@ from windlass.engines.contract import Observation, Phase
 from windlass.runs import store
 from windlass.runs.records import AttemptRecord, RunRecord
 from windlass.tenancy.prices import PriceBook
-from windlass.tracking.store import load_positions, lock, log_points
+from windlass.tracking.points import read_printed
+from windlass.tracking.store import load_positions, lock, log_points, note_printed
 from windlass.tracking.system import SAMPLE_EVERY_S, system_points
 
 MOST_USAGES = 50  # written in one pass
@@ -157,14 +158,16 @@ class Recorder:
         return chosen
 
     def _log_system(self, tx: Connection, work: Sequence[Work], usages: Mapping[str, Any], now: float) -> None:
-        """Samples of machines among the run's metrics, now and then. Told twice, a point is there once. In the order of
-        their ids, as all have it who lock several runs."""
+        """Samples of machines among the run's metrics, and how far it says it is, now and then. Told twice, a point is
+        there once. In the order of their ids, as all have it who lock several runs."""
         for item in sorted(work, key=lambda item: item.run.id):
             usage = usages.get(item.attempt.id)
             if usage is not None and now - self._sampled.get(item.attempt.id, 0.0) >= SAMPLE_EVERY_S:
                 self._sampled[item.attempt.id] = now
                 if points := system_points(usage):
                     log_points(tx, item.run.id, points)
+                if printed := read_printed(usage.get("printed")):
+                    note_printed(tx, item.run.id, printed, tells="progress" in usage)
 
     def _last(self, item: Work) -> float:
         return self._noted.get(item.attempt.id, 0.0)

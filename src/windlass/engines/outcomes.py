@@ -106,6 +106,8 @@ def merge_usage(samples: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | Non
         merged[name] = [item for sample in samples for item in sample[name]]
     if nodes := [item for sample in samples for item in sample.get("nodes", ())]:
         merged["nodes"] = nodes
+    if printed := [sample["printed"] for sample in samples if sample.get("printed")]:
+        merged["printed"] = printed[0]  # of the node with the first rank
     told = [sample["progress"] for sample in samples if sample.get("progress")]
     if told:
         merged["progress"] = max(told, key=lambda progress: int(progress["step"]))

@@ -14,10 +14,11 @@ from windlass.core.errors import InvalidInput, NotFound
 from windlass.db.database import Database
 from windlass.runs import store, views
 from windlass.runs.logs import LogDirs, LogQuery, first_cursor, line_dict, load_log_dirs
+from windlass.runs.progress import load_marks
 from windlass.runs.records import RunRecord
 from windlass.runs.service import RunService
 from windlass.tracking.logs import LogCursor, Scan, read_page
-from windlass.tracking.store import load_progress, load_summaries
+from windlass.tracking.store import load_summaries
 from windlass.tracking.storedlogs import LogPlace
 from windlass.tracking.system import without_system
 
@@ -142,7 +143,7 @@ class Follower:
     def _progress_news(self, tx: Connection, run: RunRecord) -> list[News]:
         if not self._channels.progress:
             return []
-        mark = views.progress_view(load_progress(tx, [run.id]).get(run.id))
+        mark = views.progress_view(load_marks(tx, [run.id]).get(run.id))
         summaries = without_system(load_summaries(tx, [run.id]).get(run.id, {}))
         attempts = store.load_attempts(tx, run.id)
         usage = attempts[-1].usage if attempts else None

@@ -10,9 +10,10 @@ from sqlalchemy import Connection, func, select
 from windlass.core.exposition import Family, Sample, counter, gauge
 from windlass.runs import store
 from windlass.runs.cluster import view_cluster
+from windlass.runs.progress import load_marks
 from windlass.runs.tables import attempts, runs
 from windlass.runs.types import AttemptState, RunState
-from windlass.tracking.store import load_progress, load_summaries
+from windlass.tracking.store import load_summaries
 from windlass.tracking.system import without_system
 from windlass.wire.cluster import ClusterView, NodeView
 
@@ -94,7 +95,7 @@ def _live_runs(tx: Connection) -> Iterator[Family]:
     )
     live = tx.execute(query).all()
     names = {row.id: {"run": row.id, "name": row.name, "project": row.project} for row in live}
-    marks, summaries = load_progress(tx, list(names)), load_summaries(tx, list(names))
+    marks, summaries = load_marks(tx, list(names)), load_summaries(tx, list(names))
     steps = [Sample(mark.step, names[run_id]) for run_id, mark in marks.items()]
     yield gauge("windlass_run_step", "The newest step of a live run.", steps)
     totals = [Sample(mark.total, names[run_id]) for run_id, mark in marks.items() if mark.total is not None]

@@ -24,6 +24,7 @@ from windlass.runs import store, views
 from windlass.runs.cluster import view_aside, view_cluster
 from windlass.runs.facts import load_known
 from windlass.runs.logs import LogQuery, load_log_dirs, read_logs
+from windlass.runs.progress import load_marks
 from windlass.runs.queue import QueueDesk
 from windlass.runs.records import AttemptRecord, RunHead, RunRecord, exit_to_json
 from windlass.runs.reproduction import decide_changes, decide_pins
@@ -47,7 +48,7 @@ from windlass.scheduling.rules import Rules
 from windlass.scheduling.types import Aside, NodeKind
 from windlass.tenancy.prices import PriceBook
 from windlass.tracking.series import Window, load_rollups, load_series
-from windlass.tracking.store import ingest, load_position, load_progress, load_summaries, lock
+from windlass.tracking.store import ingest, load_position, load_summaries, lock
 from windlass.tracking.storedlogs import StoredLogs
 from windlass.tracking.system import without_system
 from windlass.wire import runs as wire
@@ -195,7 +196,7 @@ class RunService:
         return views.run_view(
             run,
             attempts,
-            load_progress(tx, [run.id]).get(run.id),
+            load_marks(tx, [run.id]).get(run.id),
             without_system(load_summaries(tx, [run.id]).get(run.id, {})),
             self._prices,
             environment=store.load_environments(tx, [digest]).get(digest or ""),
@@ -349,7 +350,7 @@ class RunService:
     def _summaries(self, tx: Connection, found: Sequence[RunHead]) -> list[wire.RunSummary]:
         live_ids = [run.id for run in found if run.state.is_live]
         live: dict[str, AttemptRecord] = {a.run_id: a for a in store.load_attempts_of(tx, live_ids)} if live_ids else {}
-        progress = load_progress(tx, [run.id for run in found])
+        progress = load_marks(tx, [run.id for run in found])
         now = self._clock.now()
         return [views.summary_view(r, live.get(r.id), progress.get(r.id), self._prices, now=now) for r in found]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import math
@@ -15,6 +16,8 @@ from windlass.tracking.saves import SaveNote, read_note
 _LONGEST_NAME = 250
 _LONGEST_KIND = 60
 _LONGEST_TEXT = 2_000
+# What is printed of a step and what is logged of it are so far apart at most.
+_SAME_STEPS, _SAME_SHARE = 5, 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +117,43 @@ def progress_after(mark: ProgressMark | None, points: Iterable[MetricPoint]) -> 
             first_at=point.at if restarted or mark is None else mark.first_at,
         )
     return mark
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrintedProgress:
+    """What a rank says of itself in its output."""
+
+    step: int
+    total: int
+    at: float
+
+
+def read_printed(found: Any) -> PrintedProgress | None:
+    """From a node's sample. Programs can write into the folder of their node: what is none is passed over."""
+    try:
+        step, total, at = _int(found["step"]), _int(found["total"]), _time(found["at"])
+    except (TypeError, ValueError, KeyError, OverflowError):
+        return None
+    return PrintedProgress(step=step, total=total, at=at) if step is not None and total is not None else None
+
+
+def progress_printed(mark: ProgressMark | None, printed: PrintedProgress, *, tells: bool) -> ProgressMark | None:
+    """`tells`: the run tells its steps itself, so that at most the total is taken from what it prints; and that of
+    about the same step only, since a program may print epochs and count steps. One bar follows on another only when
+    that has come to its end: evaluations have bars too."""
+    is_same = mark is not None and abs(printed.step - mark.step) <= _SAME_STEPS + _SAME_SHARE * mark.step
+    if mark is not None and mark.total is None:
+        return dataclasses.replace(mark, total=printed.total) if is_same else mark
+    if tells or (mark is not None and printed.at <= mark.at):
+        return mark
+    if mark is not None and mark.total == printed.total and is_same and printed.step <= mark.step:
+        return mark  # the same as before, or what is logged is ahead of it
+    if mark is not None and mark.total is not None and mark.total != printed.total:
+        if mark.step < mark.total:
+            return mark
+        mark = None
+    point = MetricPoint(at=printed.at, step=printed.step, values={}, total=printed.total)
+    return progress_after(mark, [point])
 
 
 @dataclass(slots=True, kw_only=True)

@@ -13,9 +13,17 @@ from typing import Any
 from sqlalchemy import ARRAY, Connection, Text, case, delete, func, insert, literal, select, tuple_, update
 
 from windlass.core.errors import Conflict
-from windlass.db.insertion import insert_or_merge
+from windlass.db.insertion import insert_missing, insert_or_merge
 from windlass.tracking.blocks import NO_STEP, Block, Logged, blocks_of, blocks_of_logged, pack, summaries_of
-from windlass.tracking.points import Latest, MetricPoint, ProgressMark, Summary, progress_after
+from windlass.tracking.points import (
+    Latest,
+    MetricPoint,
+    PrintedProgress,
+    ProgressMark,
+    Summary,
+    progress_after,
+    progress_printed,
+)
 from windlass.tracking.tables import progress, sources, summaries, tails
 
 _ADD_TAIL = insert(tails).inline()  # nobody asks for its id
@@ -39,6 +47,21 @@ def log_points(tx: Connection, run_id: str, logged: Sequence[Logged]) -> None:
     would wait for each other for ever."""
     lock(tx, run_id)
     put_blocks(tx, run_id, blocks_of_logged(logged))
+
+
+def note_progress(tx: Connection, run_id: str, *, step: int, at: float) -> None:
+    """How far a run is by what a client logs. Steps that do not go on are left alone: clients say 0 where they mean
+    none, and count epochs beside steps. The caller has the lock on the run's points."""
+    is_behind = (progress.c.run_id == run_id, progress.c.step < step)
+    if tx.execute(update(progress).where(*is_behind).values(step=step, at=at)).rowcount == 0:
+        insert_missing(tx, progress, [{"run_id": run_id, "step": step, "at": at, "first_step": step, "first_at": at}])
+
+
+def note_printed(tx: Connection, run_id: str, printed: PrintedProgress, *, tells: bool) -> None:
+    """How far a run is by what it prints; `tells`: it tells its steps itself, which count before that."""
+    lock(tx, run_id)
+    known = load_progress(tx, [run_id]).get(run_id)
+    _put_mark(tx, run_id, known, progress_printed(known, printed, tells=tells))
 
 
 def put_blocks(tx: Connection, run_id: str, blocks: Sequence[Block]) -> None:
@@ -158,7 +181,10 @@ def _move_on(tx: Connection, run_id: str, source: str, position: int, next_posit
 
 def _put_progress(tx: Connection, run_id: str, batch: Sequence[MetricPoint]) -> None:
     known = load_progress(tx, [run_id]).get(run_id)
-    mark = progress_after(known, batch)
+    _put_mark(tx, run_id, known, progress_after(known, batch))
+
+
+def _put_mark(tx: Connection, run_id: str, known: ProgressMark | None, mark: ProgressMark | None) -> None:
     if mark is None or mark == known:
         return
     values = {

@@ -8,7 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windlass.tracking.blocks import blocks_of, summaries_of
-from windlass.tracking.points import MetricPoint, ProgressMark, Summary, parse_spool, progress_after
+from windlass.tracking.points import (
+    MetricPoint,
+    PrintedProgress,
+    ProgressMark,
+    Summary,
+    parse_spool,
+    progress_after,
+    progress_printed,
+    read_printed,
+)
 
 
 def point(step: int | None, at: float, total: int | None = None) -> MetricPoint:
@@ -121,3 +130,51 @@ def test_reading_in_pieces_gives_the_same_points(values: list[tuple[int, float]]
             points += chunk.points
             position = chunk.next_position
     assert points == whole.points
+
+
+def printed(step: int, total: int, at: float = 200.0) -> PrintedProgress:
+    return PrintedProgress(step=step, total=total, at=at)
+
+
+def mark(step: int, total: int | None, at: float = 100.0) -> ProgressMark:
+    return ProgressMark(step=step, total=total, at=at, first_step=0, first_at=0.0)
+
+
+def test_what_is_printed_is_the_progress_of_a_run_that_logs_nothing() -> None:
+    first = progress_printed(None, printed(10, 100, at=100.0), tells=False)
+    assert first == ProgressMark(step=10, total=100, at=100.0, first_step=10, first_at=100.0)
+    later = progress_printed(first, printed(20, 100, at=110.0), tells=False)
+    assert later is not None
+    assert later.eta_s() == pytest.approx(80.0)
+    again = progress_printed(mark(60, 100), printed(2, 100), tells=False)  # another attempt, from the beginning
+    assert again is not None
+    assert (again.step, again.first_step) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("known", "said", "tells", "after"),
+    [
+        (mark(100, None), printed(98, 1000), True, mark(100, 1000)),  # the total that was not logged
+        (mark(1500, None), printed(3, 10), True, mark(1500, None)),  # epochs
+        (mark(50, 100), printed(5, 20), False, mark(50, 100)),  # the bar of an evaluation
+        (mark(100, 100), printed(5, 20), True, mark(100, 100)),
+        (mark(50, 100), printed(48, 100), False, mark(50, 100)),  # what is logged is ahead
+        (mark(50, 100, at=300.0), printed(60, 100), False, mark(50, 100, at=300.0)),  # an old sample
+    ],
+)
+def test_what_is_logged_counts_before_what_is_printed(
+    known: ProgressMark, said: PrintedProgress, tells: bool, after: ProgressMark
+) -> None:
+    assert progress_printed(known, said, tells=tells) == after
+
+
+def test_the_next_bar_begins_where_one_has_ended() -> None:
+    after = progress_printed(mark(1000, 1000), printed(3, 500), tells=False)
+    assert after == ProgressMark(step=3, total=500, at=200.0, first_step=3, first_at=200.0)
+
+
+@pytest.mark.parametrize(
+    "found", [None, 3, {}, {"step": -1, "total": 5, "at": 1}, {"step": 1, "total": 5, "at": "now"}]
+)
+def test_a_sample_that_says_nonsense_of_it_says_nothing(found: object) -> None:
+    assert read_printed(found) is None

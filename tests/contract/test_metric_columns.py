@@ -359,6 +359,7 @@ def test_pages_go_on_after_the_last_point_whatever_comes_meanwhile(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(history, "MOST_IN_PAGE", 4)
+    monkeypatch.setattr(history, "PAGE", 3)
     run_id, odd = new_run(), [math.nan, math.inf, -math.inf, -0.0, 0.0]
     log(database, run_id, [Logged("loss", value, 5.0, step) for value in odd for step in (None, 1)])
     log(database, run_id, line(5))

@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from tests.mlflow_programs import Program
+from windlass.experiments import history
 from windlass.server.compose import Parts
 
 pytestmark = pytest.mark.timeout(180)
@@ -203,3 +204,25 @@ def test_only_whoever_has_a_token_is_heard(parts: Parts, api: httpx.Client) -> N
             "/api/2.0/mlflow/runs/get", params={"run_id": run_id}, headers={"Authorization": f"Bearer {wrong}"}
         )
         assert (answer.status_code, answer.json()["error_code"]) == (401, "UNAUTHENTICATED"), wrong
+
+
+def test_who_asks_for_a_whole_history_gets_it(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "PAGE", 100)
+    monkeypatch.setattr(history, "MOST_IN_PAGE", 300)
+    result = program("""
+from mlflow.entities import Metric
+with mlflow.start_run() as run:
+    client.log_batch(run.info.run_id, [Metric("loss", float(step), 1_000 + step, step) for step in range(950)])
+store = client._tracking_client.store
+whole = store.get_metric_history(run.info.run_id, "loss")
+result["whole"] = [one.step for one in whole]
+page = store.get_metric_history(run.info.run_id, "loss", max_results=500)
+result["page"] = [len(page), page.token is not None]
+rest = store.get_metric_history(run.info.run_id, "loss", page_token=page.token)
+result["rest"] = [one.step for one in rest]
+result["none"] = list(store.get_metric_history(run.info.run_id, "accuracy"))
+""")
+    assert result["whole"] == list(range(950))
+    assert result["page"] == [300, True]
+    assert result["rest"] == list(range(300, 950))
+    assert result["none"] == []

@@ -17,9 +17,9 @@ from windlass.core.errors import InvalidInput
 from windlass.tracking.series import Reading, load_history, load_sampled
 from windlass.tracking.tables import summaries
 
-# Clients ask for 25,000 and go on from there. Some ask for everything, and each point takes about a kilobyte on its
-# way out.
+# Clients ask for 25,000 and go on from there. Each point takes about a kilobyte on its way out.
 MOST_IN_PAGE = 100_000
+PAGE = 25_000
 _SHORT = 10_000  # points
 
 
@@ -35,8 +35,8 @@ def load_page(
     tx: Connection, run_id: str, key: str, *, most: int | None, token: str | None
 ) -> tuple[list[HistoryPoint], str | None]:
     """In the order of time, step and value. `most` is what the client wants: it gets no more than goes in one answer,
-    and the token of what follows."""
-    most = min(most or MOST_IN_PAGE, MOST_IN_PAGE)
+    and the token of what follows. Who wants everything puts pages together."""
+    most = min(most or PAGE, MOST_IN_PAGE)
     found = load_history(tx, run_id, key, limit=most + 1, after=_reading_of(token) if token else None)
     page = [_point(run_id, key, reading) for reading in found[:most]]
     return page, _token_after(found[most - 1]) if len(found) > most else None

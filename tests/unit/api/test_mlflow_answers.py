@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from windlass.api.mlflow.answers import run_answer, runs_text
+from windlass.api.mlflow.answers import history_text, run_answer, runs_text
+from windlass.experiments.history import HistoryPoint
 from windlass.experiments.types import LARGEST, LatestMetric, ModelOutput, Pair, RunInfo, TrackedRun
 
 INFO = RunInfo(
@@ -51,3 +52,16 @@ def test_a_page_without_runs_is_empty() -> None:
 def test_infinities_are_the_largest_numbers_and_nan_is_text() -> None:
     metrics = run_answer(TrackedRun(info=INFO, metrics=METRICS))["data"]["metrics"]
     assert [metric["value"] for metric in metrics] == [0.1, "NaN", LARGEST, -LARGEST, 5e-324]
+
+
+def test_pages_of_a_history_become_one_answer() -> None:
+    points = [HistoryPoint("r1", 'l"oss', value, 1_000 * step, step) for step, value in enumerate([1.0, math.nan, 2.0])]
+    text = "".join(history_text([points[:2], [], points[2:]]))
+    assert json.loads(text) == {
+        "metrics": [
+            {"key": 'l"oss', "value": 1.0, "timestamp": 0, "step": 0},
+            {"key": 'l"oss', "value": "NaN", "timestamp": 1_000, "step": 1},
+            {"key": 'l"oss', "value": 2.0, "timestamp": 2_000, "step": 2},
+        ]
+    }
+    assert json.loads("".join(history_text([[], []]))) == {"metrics": []}

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import isfinite
 from typing import Any
 
@@ -135,6 +135,16 @@ def points_answer(points: Iterable[HistoryPoint], *, with_run: bool) -> list[dic
             point["run_id"] = run_id
         answer.append(point)
     return answer
+
+
+def history_text(pages: Iterable[Iterable[HistoryPoint]]) -> Iterator[str]:
+    """A history of any length as JSON, of which never more than a page is there at once."""
+    before = '{"metrics":['
+    for page in pages:
+        if points := points_answer(page, with_run=False):
+            yield before + json.dumps(points, separators=(",", ":"), ensure_ascii=False)[1:-1]
+            before = ","
+    yield '{"metrics":[]}' if before != "," else "]}"
 
 
 def page_answer(name: str, found: Sequence[Any], token: str | None) -> dict[str, Any]:

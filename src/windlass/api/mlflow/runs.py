@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fastapi import Response
+from fastapi.responses import StreamingResponse
 
 from windlass.api.context import Services
-from windlass.api.mlflow.answers import info_answer, page_answer, points_answer, run_answer, runs_text
-from windlass.api.mlflow.calls import Calls
+from windlass.api.mlflow.answers import (
+    history_text,
+    info_answer,
+    page_answer,
+    points_answer,
+    run_answer,
+    runs_text,
+)
+from windlass.api.mlflow.calls import Answer, Calls
 from windlass.api.mlflow.experiments import VIEWS
 from windlass.api.mlflow.fields import (
     Asked,
@@ -25,6 +34,7 @@ from windlass.api.mlflow.fields import (
 )
 from windlass.api.mlflow.items import read_datasets, read_metrics, read_models, read_pairs
 from windlass.core.errors import InvalidInput
+from windlass.experiments.history import HistoryPoint
 from windlass.experiments.rules import MOST_RESULTS
 from windlass.experiments.types import Metric, NewRun, Pair, RunStatus, View
 
@@ -196,14 +206,25 @@ def _described(model: dict[str, Any]) -> dict[str, Any]:
 
 
 @calls.get("/mlflow/metrics/get-history", run_id=RUN_ID, metric_key=_KEY, page_token=text(), max_results=whole())
-def get_history(services: Services, asked: Asked) -> dict[str, Any]:
-    most = asked.or_none("max_results")
+def get_history(services: Services, asked: Asked) -> Answer:
+    run_id, key, most = asked["run_id"], asked["metric_key"], asked.or_none("max_results")
     if most is not None and most <= 0:
         raise InvalidInput(f"Invalid value {most} for parameter 'max_results' supplied. It must be a positive integer.")
-    found, token = services.tracked_runs.history(
-        asked["run_id"], asked["metric_key"], most=most, token=asked["page_token"]
-    )
+    found, token = services.tracked_runs.history(run_id, key, most=most, token=asked["page_token"])
+    if most is None and token is not None:
+        pages = _history_pages(services, run_id, key, found, token)
+        return StreamingResponse(history_text(pages), media_type="application/json")
     return page_answer("metrics", points_answer(found, with_run=False), token)
+
+
+def _history_pages(
+    services: Services, run_id: str, key: str, first: Sequence[HistoryPoint], token: str | None
+) -> Iterator[Sequence[HistoryPoint]]:
+    """All of it, a page at a time, each read when the one before is on its way."""
+    yield first
+    while token is not None:
+        page, token = services.tracked_runs.history(run_id, key, most=None, token=token)
+        yield page
 
 
 @calls.get("/mlflow/metrics/get-history-bulk", run_id=texts(), metric_key=text(), max_results=whole(empty=_MOST_BULK))

@@ -17,6 +17,8 @@ from windlass.evaluation.datasets import DatasetService
 from windlass.evaluation.issues import IssueService
 from windlass.evaluation.scorers import ScorerService
 from windlass.experiments.catalogue import put_default, put_experiment
+from windlass.experiments.runservice import TrackedRunService
+from windlass.experiments.types import NewRun
 from windlass.gateway.service import Choice, Fallback, GatewayService
 from windlass.gateway.tables import secrets
 from windlass.runs.sealing import Seal
@@ -155,14 +157,17 @@ def search(issues: IssueService, **more: Any) -> list[str]:
     return [one.name for one in issues.search(**{**fresh, **more})[0]]
 
 
-def test_issues_are_found_the_worst_first(issues: IssueService, clock: FakeClock) -> None:
+def test_issues_are_found_the_worst_first(issues: IssueService, db: Database, clock: FakeClock) -> None:
+    run_id = TrackedRunService(db=db, clock=clock).create(NewRun(experiment_id="0", user="", start_ms=0)).info.id
     issue(issues, "old")
     clock.advance(1)
     issue(issues, "bad", severity="high", status="resolved", root_causes=["a"])
     clock.advance(1)
-    low = issue(issues, "low", severity="low", source_run_id="r")
+    low = issue(issues, "low", severity="low", source_run_id=run_id)
     assert search(issues) == ["bad", "low", "old"]
-    assert search(issues, filter="status = 'pending' AND source_run_id = 'r'") == ["low"]
+    assert search(issues, filter=f"status = 'pending' AND source_run_id = '{run_id}'") == ["low"]
+    with pytest.raises(InvalidInput, match="there is no run 'r' to have found it"):
+        issue(issues, "unfounded", source_run_id="r")
     issues.update(low, name=None, description=None, status="rejected", severity="high")
     assert search(issues, filter="status != 'pending'") == ["low", "bad"]
     with pytest.raises(InvalidInput, match="known: pending, rejected, resolved"):

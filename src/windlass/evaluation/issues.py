@@ -15,6 +15,7 @@ from windlass.core.errors import InvalidInput, NotFound
 from windlass.core.paging import offset_of, page_token
 from windlass.db.database import Database
 from windlass.evaluation.tables import issues
+from windlass.experiments.artifacturis import load_run_uri
 from windlass.experiments.language import Clause, parse_filter
 from windlass.experiments.matching import compare
 from windlass.traces.store import experiment_number, load_location
@@ -79,6 +80,9 @@ class IssueService:
         )
         with self._db.write() as tx:
             load_location(tx, experiment_id, active=True)
+            if source_run_id is not None and load_run_uri(tx, source_run_id) is None:
+                # The last words are what MLflow's store has for it, and what its clients may look for.
+                raise InvalidInput(f"there is no run '{source_run_id}' to have found it: FOREIGN KEY constraint failed")
             tx.execute(insert(issues).values(**_row(issue)))
         return issue
 

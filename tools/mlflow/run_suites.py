@@ -7,7 +7,7 @@ taken from the interpreter, not from the checkout. What MLflow's own server pass
 table, the share of it that ours passes, and names the rest. It exits with 1 below 99%.
 
 `--theirs FILE` and `--ours FILE` keep outcomes, so that suites can be run one at a time; `compare` runs nothing and
-goes by these files alone. Options of pytest, such as `-n 2`, are passed on.
+goes by these files alone. With `--measured` ours runs only what MLflow's own has passed. Options of pytest, such as `-n 2`, are passed on.
 """
 
 from __future__ import annotations
@@ -43,8 +43,10 @@ _ENOUGH = 0.99
 _HERE = Path(__file__).parent
 
 
-def run(kind: str, source: Path, python: str, selected: list[str], extra: list[str]) -> dict[str, str]:
-    """By test: passed, failed, skipped."""
+def run(
+    kind: str, source: Path, python: str, selected: list[str], extra: list[str], measure: dict[str, str] | None = None
+) -> dict[str, str]:
+    """By test: passed, failed, skipped. With a measure, only what passes there."""
     with tempfile.TemporaryDirectory(prefix="suites-") as folder:
         report = Path(folder, "report.xml")
         environ = {
@@ -55,6 +57,10 @@ def run(kind: str, source: Path, python: str, selected: list[str], extra: list[s
             "PYTHONPATH": os.pathsep.join(map(str, (_HERE / "offline", _HERE, source))),
             "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
         }
+        if measure is not None:
+            passed = Path(folder, "measure.json")
+            passed.write_text(json.dumps([name for name, outcome in measure.items() if outcome == "passed"]))
+            environ["SUITE_MEASURE"] = str(passed)
         options = [
             "-q",
             "-p",
@@ -121,6 +127,7 @@ def main() -> int:
     parser.add_argument("--python", default=sys.executable, help="an interpreter that has mlflow")
     parser.add_argument("--theirs", type=Path, help="outcomes of MLflow's own server, kept from time to time")
     parser.add_argument("--ours", type=Path, help="outcomes of our server, kept from time to time")
+    parser.add_argument("--measured", action="store_true", help="of ours, only tests that MLflow's own server passes")
     parser.add_argument("server", choices=["windlass", "mlflow", "both", "compare"])
     parser.add_argument("selected", nargs="*", help="suites or tests, in the checkout; default: all that concern us")
     given, extra = parser.parse_known_intermixed_args()
@@ -132,7 +139,8 @@ def main() -> int:
         if given.server in ("mlflow", "both"):
             theirs = keep(given.theirs, run("mlflow", given.source, given.python, selected, extra))
         if given.server in ("windlass", "both"):
-            ours = keep(given.ours, run("windlass", given.source, given.python, selected, extra))
+            measure = theirs if given.measured else None
+            ours = keep(given.ours, run("windlass", given.source, given.python, selected, extra, measure))
     if theirs and ours:
         return 0 if compare(theirs, ours) else 1
     for server, outcomes in (("mlflow", theirs), ("windlass", ours)):

@@ -167,8 +167,14 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> None:
     """One mode of workspaces only: ours has none of MLflow's. Suites that start servers by functions of their own get
     ours in their place."""
-    chosen = [item for item in items if "workspace-enabled" not in item.nodeid]
-    config.hook.pytest_deselected(items=[item for item in items if "workspace-enabled" in item.nodeid])
+    measure = json.loads(Path(os.environ["SUITE_MEASURE"]).read_text()) if "SUITE_MEASURE" in os.environ else None
+    chosen = [
+        item
+        for item in items
+        if "workspace-enabled" not in item.nodeid and (measure is None or _reported_name(item) in measure)
+    ]
+    left = set(items) - set(chosen)
+    config.hook.pytest_deselected(items=[item for item in items if item in left])
     items[:] = chosen
     for module in {item.module for item in items}:
         if hasattr(module, "wait_until_ready"):
@@ -179,6 +185,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> No
                 module._run_mlflow_server = _run_for_webhooks
             if hasattr(module, "_launch_server") and module.__name__.endswith("test_mlflow_artifacts"):
                 module._launch_server = _launch_for_artifacts
+
+
+def _reported_name(item: Any) -> str:
+    """As the report has it."""
+    path, opening, params = item.nodeid.partition("[")
+    file, *names = path.split("::")
+    whose = ".".join([file.removesuffix(".py").replace("/", "."), *names[:-1]])
+    return f"{whose}::{names[-1]}{opening}{params}"
 
 
 @pytest.hookimpl(tryfirst=True)

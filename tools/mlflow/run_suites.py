@@ -7,7 +7,8 @@ taken from the interpreter, not from the checkout. What MLflow's own server pass
 table, the share of it that ours passes, and names the rest. It exits with 1 below 99%.
 
 `--theirs FILE` and `--ours FILE` keep outcomes, so that suites can be run one at a time; `compare` runs nothing and
-goes by these files alone. With `--measured` ours runs only what MLflow's own has passed. Options of pytest, such as `-n 2`, are passed on.
+goes by these files alone. With `--measured` ours runs only what MLflow's own has passed. Options of pytest, such as
+`-n 2`, are passed on.
 """
 
 from __future__ import annotations

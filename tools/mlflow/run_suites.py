@@ -68,7 +68,7 @@ def run(
             "suite_plugin",
             "-p",
             "no:cacheprovider",
-            "--timeout=120",
+            "--timeout=600",  # on a busy machine
             f"--junitxml={report}",
             *extra,
         ]

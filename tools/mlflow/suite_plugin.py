@@ -26,7 +26,7 @@ from typing import Any
 import pytest
 
 KIND = os.environ.get("SUITE_SERVER", "windlass")
-_PATIENCE_S = 60.0
+_PATIENCE_S = 240.0
 _OFFLINE = Path(__file__).parent / "offline"
 _LAUNCHER = Path(__file__).parent / "launcher.py"
 _STORES = {
@@ -125,11 +125,11 @@ class WindlassThread:
 
 
 @contextlib.contextmanager
-def _init_windlass(_store: str, root: str, extra_env: Any = None, **_settings: Any) -> Iterator[str]:
+def _init_windlass(backend_uri: str, root_artifact_uri: str, extra_env: Any = None, **_settings: Any) -> Iterator[str]:
     import mlflow
 
     mlflow.set_tracking_uri(None)
-    with windlass_server(env={"WINDLASS_ARTIFACTS_ROOT": root, **(extra_env or {})}) as url:
+    with windlass_server(env={"WINDLASS_ARTIFACTS_ROOT": root_artifact_uri, **(extra_env or {})}) as url:
         yield url
 
 
@@ -178,7 +178,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> No
     items[:] = chosen
     for module in {item.module for item in items}:
         if hasattr(module, "wait_until_ready"):
-            module.wait_until_ready.__defaults__ = (int(_PATIENCE_S) * 2,)  # MLflow's own, on a busy machine
+            module.wait_until_ready.__defaults__ = (int(_PATIENCE_S),)  # MLflow's own, on a busy machine
     if KIND == "windlass":
         for module in {item.module for item in items}:
             if hasattr(module, "_run_mlflow_server"):

@@ -16,6 +16,7 @@ from windlass.runs.service import RunService
 from windlass.runs.tracked import put_own_tags
 from windlass.runs.types import EventKind, RunState
 from windlass.tenancy.prices import PriceBook
+from windlass.tracking.store import lock
 from windlass.wire import runs as wire
 
 pytestmark = pytest.mark.parametrize(
@@ -74,3 +75,20 @@ def test_moving_runs_that_change_in_different_ways(database: Database, pair: lis
         cancelling.result()
     with database.read() as tx:
         assert {run.state for run in store.load_runs(tx, [run.id for run in pair])} == {RunState.CANCELLED}
+
+
+@pytest.mark.parametrize(("first", "second"), [(("b", "a"), ("a",)), (("a",), ("c", "a"))])
+def test_one_run_and_several_are_locked_alike(
+    database: Database, first: tuple[str, ...], second: tuple[str, ...]
+) -> None:
+    def wait() -> None:
+        with database.write() as tx:
+            lock(tx, *second)
+
+    with ThreadPoolExecutor(1) as pool:
+        with database.write() as tx:
+            lock(tx, *first)
+            waiting = pool.submit(wait)
+            until_it_waits(database, waiting)
+            assert not waiting.done()
+        waiting.result()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ARRAY, Connection, Text, case, delete, func, insert, literal, select, tuple_, update
+from sqlalchemy import ARRAY, Connection, Text, bindparam, case, delete, func, insert, literal, select, tuple_, update
 
 from windlass.core.errors import Conflict
 from windlass.db.insertion import insert_missing, insert_or_merge
@@ -27,6 +27,8 @@ from windlass.tracking.points import (
 from windlass.tracking.tables import progress, sources, summaries, tails
 
 _ADD_TAIL = insert(tails).inline()  # nobody asks for its id
+# Asked with every point that is logged: putting it together each time would take longer than the answer.
+_LOCK_ONE = select(func.pg_advisory_xact_lock(func.hashtextextended(bindparam("run_id", type_=Text), 0)))
 _RUNS_AT_ONCE = 5_000  # in one query: databases take some ten thousand values
 
 
@@ -99,7 +101,11 @@ def lock(tx: Connection, *run_ids: str) -> None:
     in whatever order. Whoever changes rows of several runs besides takes these locks before the rows', in the order of
     the runs' ids. SQLite has one writer at a time anyway.
     """
-    if run_ids and tx.dialect.name == "postgresql":
+    if not run_ids or tx.dialect.name != "postgresql":
+        return
+    if len(run_ids) == 1:
+        tx.execute(_LOCK_ONE, {"run_id": run_ids[0]})
+    else:
         each = func.unnest(literal(sorted(run_ids), ARRAY(Text))).column_valued("id")
         tx.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(each, 0))))
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
-from sqlalchemy.exc import DataError, DBAPIError, OperationalError
+from sqlalchemy.exc import DataError, DBAPIError, InvalidatePoolError, OperationalError
 from sqlalchemy.pool import QueuePool
 
 from windlass.core.errors import InvalidInput, StorageFull, Unavailable
@@ -35,6 +35,9 @@ _POSTGRES_PATIENCE = {
     "keepalives_count": 3,
     "tcp_user_timeout": 10_000,  # milliseconds
 }
+# A connection that has just been used is not asked whether it lives: of a small write that would be one question in
+# seven.
+_TRUSTED_S = 0.25
 _FULL = ("disk is full", "No space left", "could not extend file")
 
 
@@ -154,9 +157,22 @@ def _use_wal(cursor: Any) -> None:
 
 
 def _postgres_engine(url: str, pool_size: int) -> Engine:
-    return create_engine(
-        url, pool_size=pool_size, max_overflow=32, pool_pre_ping=True, connect_args=postgres_patience(url)
-    )
+    engine = create_engine(url, pool_size=pool_size, max_overflow=32, connect_args=postgres_patience(url))
+
+    @event.listens_for(engine, "checkin")
+    def _put_back(_connection: Any, record: Any) -> None:
+        record.info["used_at"] = time.monotonic()
+
+    @event.listens_for(engine, "checkout")
+    def _take(connection: Any, record: Any, _proxy: Any) -> None:
+        used_at = record.info.get("used_at")
+        if used_at is not None and time.monotonic() - used_at > _TRUSTED_S:
+            try:
+                engine.dialect.do_ping(connection)
+            except engine.dialect.loaded_dbapi.Error as error:
+                raise InvalidatePoolError from error  # the pool then opens others
+
+    return engine
 
 
 def postgres_patience(url: str) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from sqlalchemy import text
 from windlass.core.errors import InvalidInput, StorageFull, Unavailable
 from windlass.db.database import Database, database_url, postgres_patience, sqlite_url
 from windlass.db.faults import VARIABLE, CommitFault
+from windlass.testing.postgres import PostgresServer
 
 
 @pytest.fixture
@@ -157,3 +158,25 @@ def test_a_fault_kills_right_at_its_commit(tmp_path: Path, fault: str, kept: int
     db = Database(url)
     assert count(db) == kept
     db.close()
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("trusted_s", [-1.0, 3600.0], ids=["after_a_while", "at_once"])
+def test_connections_that_died_in_the_pool(
+    postgres_server: PostgresServer, postgres_url: str, monkeypatch: pytest.MonkeyPatch, trusted_s: float
+) -> None:
+    """Whoever asks after a while notices nothing; of those that ask at once the first one is told to try again."""
+    monkeypatch.setattr("windlass.db.database._TRUSTED_S", trusted_s)
+    db = Database(postgres_url)
+    try:
+        with db.read() as one, db.read() as other:
+            assert one.execute(text("SELECT 1")).scalar() == other.execute(text("SELECT 1")).scalar() == 1
+        postgres_server.empty_database(postgres_url)
+        if trusted_s > 0:
+            with pytest.raises(Unavailable), db.read() as tx:
+                tx.execute(text("SELECT 1"))
+        for _ in range(3):
+            with db.write() as tx:
+                assert tx.execute(text("SELECT 1")).scalar() == 1
+    finally:
+        db.close()

@@ -125,11 +125,12 @@ class WindlassThread:
 
 
 @contextlib.contextmanager
-def _init_windlass(backend_uri: str, root_artifact_uri: str, extra_env: Any = None, **_settings: Any) -> Iterator[str]:
+def _init_windlass(*stores: str, extra_env: Any = None, **named: Any) -> Iterator[str]:
     import mlflow
 
+    root = named.get("root_artifact_uri") or stores[1]
     mlflow.set_tracking_uri(None)
-    with windlass_server(env={"WINDLASS_ARTIFACTS_ROOT": root_artifact_uri, **(extra_env or {})}) as url:
+    with windlass_server(env={"WINDLASS_ARTIFACTS_ROOT": root, **(extra_env or {})}) as url:
         yield url
 
 

@@ -20,7 +20,7 @@ from windlass.core.manifest import Manifest
 from windlass.core.names import nearest
 from windlass.core.plan import AUTO, Plan, parse_plan
 from windlass.job.alerts import AlertGate
-from windlass.job.spool import Alert, SaveNote, Spool
+from windlass.job.spool import Alert, Measured, SaveNote, Spool
 
 _LONGEST_NAME = 250
 _LONGEST_KIND = 60
@@ -77,7 +77,7 @@ class Session:
         self._plan = environ.get("WINDLASS_PLAN", "").strip()
         self._checkpoint = environ.get("WINDLASS_CHECKPOINT", "")
         self._model_dir = environ.get("SM_MODEL_DIR")
-        self._last: dict[str, float] = {}
+        self._last: dict[str, float] = {}  # outside a run; in one, the spool knows
         self._names: set[str] = set()
         self._gate = AlertGate()
         folder = environ.get("WINDLASS_NODE_DIR")
@@ -109,25 +109,31 @@ class Session:
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
-    def log(self, step: int | None, total: int | None, metrics: Mapping[str, Any]) -> None:
+    def log(self, step: int | None, total: int | None, metrics: dict[str, Any]) -> None:
+        """`metrics` is kept: it is the caller's no more. Nothing else of us is in the caches at the end of a step, so
+        that what is touched here is what it costs."""
         if not self._names.issuperset(metrics):
             self._names.update(map(_checked, metrics))
         # Here and not in the writer's thread, where nobody would hear of a value that is none; floats are as they are.
-        values = {name: value if type(value) is float else _value(name, value) for name, value in metrics.items()}
+        for value in metrics.values():
+            if type(value) is not float:
+                metrics = {name: _value(name, value) for name, value in metrics.items()}
+                break
         steps = None if total is None else _count("total", total)
         if step is not None:
             if type(step) is not int or not 0 <= step < _STEPS_END:
                 step = _count("step", step)
             self.stepped(step)
-        self._last.update(values)
-        if self._spool is not None:
-            self._spool.add((time.time(), step, steps, values))
+        if self._spool is None:
+            self._last.update(metrics)
+        else:
+            self._spool.add((time.time(), step, steps, metrics))
 
     def note_metrics(self, step: int, values: Mapping[str, float]) -> None:
         """What we have measured of a save of `step`, maybe long after it, or in a process that does not train: for the
         record only. It tells nobody that a step is finished."""
         if self._spool is not None:
-            self._spool.add((time.time(), step, None, dict(values)))
+            self._spool.add(Measured(time.time(), step, None, dict(values)))
 
     def stepped(self, step: int) -> None:
         """Tell the supervisor that `step` is finished; told twice it counts once. Several may tell, and some a little
@@ -209,7 +215,7 @@ class Session:
             self._spool.flush()
 
     def last(self) -> dict[str, float]:
-        return dict(self._last)
+        return dict(self._last) if self._spool is None else self._spool.last()
 
 
 @functools.cache

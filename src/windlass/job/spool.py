@@ -14,6 +14,7 @@ import threading
 import time
 import weakref
 from collections import deque
+from collections.abc import Iterable
 from typing import NamedTuple, TypeAlias
 
 Point: TypeAlias = tuple[float, int | None, int | None, dict[str, float]]
@@ -26,6 +27,15 @@ class Alert(NamedTuple):
     message: str
 
 
+class Measured(NamedTuple):
+    """A point of ours rather than of the program's: it is no part of what the program logged last."""
+
+    at: float
+    step: int | None
+    total: int | None
+    values: dict[str, float]
+
+
 class SaveNote(NamedTuple):
     """That a checkpoint was saved, removed or found corrupt, for the catalogue."""
 
@@ -34,7 +44,7 @@ class SaveNote(NamedTuple):
     said: dict[str, object]
 
 
-Record: TypeAlias = Point | Alert | SaveNote
+Record: TypeAlias = Point | Measured | Alert | SaveNote
 _BATCH_S = 0.2
 _WRITE_BYTES = 64 << 10
 _AT_ONCE = 10  # rendered in a tenth of a millisecond or so
@@ -48,6 +58,8 @@ class Spool:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self._last: dict[str, float] = {}  # of every metric, as far as it is rendered
+        self._waiting: deque[Record] = deque(maxlen=_MOST_WAITING)
         self._reset()
         _open_spools.add(self)
 
@@ -65,16 +77,30 @@ class Spool:
             self._render(len(self._waiting))
             self._write()
 
+    def last(self) -> dict[str, float]:
+        """The last value of every metric."""
+        with self._lock:
+            return self._last_of(tuple(self._waiting))
+
+    def _last_of(self, waiting: Iterable[Record]) -> dict[str, float]:
+        found = dict(self._last)
+        for record in waiting:
+            found.update(_logged(record))
+        return found
+
     def _render(self, most: int) -> None:
         lines: list[str] = []
         while self._waiting and len(lines) < most:
-            lines.append(_render(self._waiting.popleft()))
+            record = self._waiting.popleft()
+            lines.append(_render(record))
+            self._last.update(_logged(record))  # not by the training, which would have to touch each of them
         if lines:
             self._unwritten += "".join(lines).encode()
 
     def _reset(self) -> None:
         # Also after a fork: what waits belongs to the parent, and its thread and locks stayed there.
-        self._waiting: deque[Record] = deque(maxlen=_MOST_WAITING)
+        self._last = self._last_of(self._waiting)
+        self._waiting.clear()
         self._unwritten = b""
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -140,6 +166,11 @@ class Spool:
 
 # Made once: `json.dumps` with separators makes one for every call, which takes three times as long as the encoding.
 _encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
+def _logged(record: Record) -> dict[str, float]:
+    """What the program itself has logged with it."""
+    return record[3] if type(record) is tuple else {}  # type: ignore[misc,return-value]  # a Point, and no other
 
 
 def _render(record: Record) -> str:

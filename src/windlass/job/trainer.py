@@ -168,7 +168,7 @@ class Trainer:
             fit.evaluation = {"eval_loss": float(torch.stack(found).mean())}
             self._tell("evaluated", fit)  # may add to it
             if session().is_main:
-                session().log(fit.step, fit.total, fit.evaluation)
+                session().log(fit.step, fit.total, dict(fit.evaluation))
 
     def _evaluates(self, fit: Fit) -> bool:
         return self.evaluate_every is not None and fit.step % self.evaluate_every == 0

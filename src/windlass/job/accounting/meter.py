@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -62,7 +62,7 @@ class Steps:
         first: int,
         every: int | None,
         average: bool,
-        log: Callable[[int, int | None, Mapping[str, float]], None] | None,
+        log: Callable[[int, int | None, dict[str, float]], None] | None,
         alert: Callable[..., None] | None,
         tell: Callable[[int], None] | None = None,
     ) -> None:

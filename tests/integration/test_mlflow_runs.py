@@ -77,6 +77,30 @@ def test_what_a_script_logs_by_mlflow_is_its_runs(tmp_path: Path) -> None:
         assert fold["info"]["status"] == "FINISHED"
 
 
+def test_what_a_run_leaves_becomes_its_artifacts(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(
+        "import os, pathlib\n"
+        "from windlass import job\n"
+        "pathlib.Path('loss.txt').write_text('0.5')\n"
+        "job.artifact('loss.txt', 'plots/loss.txt')\n"
+        "(pathlib.Path(os.environ['SM_MODEL_DIR']) / 'net.bin').write_bytes(b'x' * 1000)\n"
+    )
+    with running_server(tmp_path / "home") as server, server.client() as client:
+        run_id = submit(client, program)
+        assert await_end(client, run_id)["state"] == "succeeded"
+        deadline = time.monotonic() + 30
+        while not (found := client.get(f"/api/runs/{run_id}/artifacts", params={"recursive": True}).json()["files"]):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        while len(found) < 2 and time.monotonic() < deadline:
+            found = client.get(f"/api/runs/{run_id}/artifacts", params={"recursive": True}).json()["files"]
+        assert [(one["path"], one["size_bytes"]) for one in found] == [("net.bin", 1000), ("plots/loss.txt", 3)]
+        listed = client.get("/api/2.0/mlflow/artifacts/list", params={"run_id": run_id}).json()["files"]
+        assert {one["path"] for one in listed} == {"net.bin", "plots"}
+        assert client.get(f"/api/runs/{run_id}/artifacts/plots/loss.txt").text == "0.5"
+
+
 def test_the_token_of_a_run_is_in_no_file_and_no_log(tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text(

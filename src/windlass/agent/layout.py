@@ -9,6 +9,7 @@ PLAN = "plan.json"  # what the supervisor was told to do; no secrets in it
 LOCK = "supervisor.lock"  # held (flock) by the supervisor as long as it lives
 STATUS = "status.json"  # supervisor and rank pids, rewritten when they change
 STOP = "stop.json"  # the wish to stop, written before the signal: kind (cancelled, preempted), reason, grace_s
+DRAFT = ".artifact-"  # in the output folder: how names begin of what is only being copied there
 OUTCOME = "outcome.json"  # the end; written once, synced, renamed into place
 USAGE = "usage.json"  # the newest resource sample
 ENVIRONMENT = "environment.json"  # interpreter, packages, host, devices

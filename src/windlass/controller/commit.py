@@ -16,6 +16,7 @@ from sqlalchemy import Connection
 from windlass.controller.comebacks import progress_at_end
 from windlass.controller.decide import Cancel, EndAttempt, MarkRunning, StopAttempt, Succeed
 from windlass.controller.lease import LeaseLost, ShardLeases
+from windlass.controller.outputs import output_folder
 from windlass.core.exits import Exit, ExitReason
 from windlass.core.quantities import format_duration
 from windlass.core.resources import Placement
@@ -116,7 +117,14 @@ def commit_running(
 
 
 def commit_end(
-    tx: Connection, run: RunRecord, attempt: AttemptRecord, decision: EndAttempt, prices: PriceBook, *, now: float
+    tx: Connection,
+    run: RunRecord,
+    attempt: AttemptRecord,
+    decision: EndAttempt,
+    prices: PriceBook,
+    *,
+    now: float,
+    log_dirs: Sequence[str] = (),
 ) -> None:
     """End the attempt and, in the same breath, say what becomes of its run."""
     if decision.started_at is not None and run.state is RunState.STARTING:
@@ -125,7 +133,12 @@ def commit_end(
         first = run.started_at or decision.started_at
         run = replace(run, state=RunState.RUNNING, version=run.version + 1, started_at=first)
     started_at = decision.started_at or attempt.started_at
-    store.end_attempt(tx, attempt, decision.exit, started_at=started_at, ended_at=decision.ended_at)
+    kind, message, changes = _conclusion(decision, now)
+    is_over = kind is not EventKind.RETRYING and started_at is not None
+    store.end_attempt(
+        tx, attempt, decision.exit, started_at=started_at, ended_at=decision.ended_at,
+        outputs_in=output_folder(log_dirs) if is_over else None,
+    )  # fmt: skip
     spent = _spent(run, attempt, started_at, decision.ended_at, prices)
     store.record_event(
         tx, run.id, EventKind.ATTEMPT_ENDED, at=now, attempt=attempt.number,
@@ -134,7 +147,6 @@ def commit_end(
     )  # fmt: skip
     if decision.blame is not None:
         _set_aside(tx, run, attempt, decision.blame, decision.exit, now)
-    kind, message, changes = _conclusion(decision, now)
     if kind is EventKind.RETRYING:
         _note_progress(tx, attempt)
         if _gave_way(attempt, decision) and not _has_saved(tx, run):

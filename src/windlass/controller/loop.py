@@ -30,6 +30,7 @@ from windlass.controller.inventory import Inventory
 from windlass.controller.launches import LaunchEnd, Launches
 from windlass.controller.launching import render_launch
 from windlass.controller.lease import LeaseLost, ShardLeases
+from windlass.controller.outputs import OutputKeeper
 from windlass.controller.polling import Poller
 from windlass.controller.recording import Recorder, Work
 from windlass.controller.scheduler import Scheduler
@@ -73,6 +74,7 @@ class Controller:
         prices: PriceBook,
         rules: Rules | None = None,
         archivist: Archivist | None = None,
+        keeper: OutputKeeper | None = None,
         access: TrackingAccess | None = None,
         log_limit_bytes: int | None = None,
         jitter: random.Random | None = None,
@@ -85,7 +87,7 @@ class Controller:
         self._clock = clock
         self._lease = lease
         rules = rules or Rules()
-        self._archivist = archivist
+        self._aside = [one for one in (archivist, keeper) if one is not None]  # threads of their own
         self._access = access
         self._prices = prices
         self._log_limit_bytes = log_limit_bytes
@@ -143,8 +145,8 @@ class Controller:
 
     def run_forever(self) -> None:
         listener = self._db.listen(CHANNEL, self.nudge)
-        if self._archivist is not None:
-            self._archivist.start()
+        for one in self._aside:
+            one.start()
         while not self._stopping.is_set():
             try:
                 if self.activate():
@@ -161,8 +163,8 @@ class Controller:
             self._wake.clear()
         if listener is not None:
             listener.close()
-        if self._archivist is not None:
-            self._archivist.stop()
+        for one in self._aside:
+            one.stop()
         if self._close_engines():
             self._lease.give_up(self._db)
 
@@ -304,8 +306,8 @@ class Controller:
         with self._db.write() as tx:
             self._lease.beat(tx)
             store.mark_released(tx, released, now=now)
-        if self._archivist is not None:
-            self._archivist.nudge()
+        for one in self._aside:
+            one.nudge()
 
     # ---- effects -----------------------------------------------------------------------------------------------
 

@@ -130,7 +130,8 @@ class Recorder:
             if isinstance(decision, EndAttempt):
                 # The last points first: whoever sees the end sees them too.
                 commit_spooled(tx, points.get(item.attempt.id, []), now=now, ending=True)
-                commit.commit_end(tx, item.run, item.attempt, decision, self._prices, now=now)
+                places = item.seen.log_dirs or item.attempt.log_dirs
+                commit.commit_end(tx, item.run, item.attempt, decision, self._prices, now=now, log_dirs=places)
 
     def _last_points(self, ending: Sequence[Work]) -> dict[str, list[Spooled]]:
         if not ending:

@@ -10,6 +10,7 @@ with one process, no params and no server.
 from __future__ import annotations
 
 import importlib
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,7 @@ __all__ = [
     "Plan",
     "Session",
     "alert",
+    "artifact",
     "flush",
     "last",
     "log",
@@ -93,6 +95,14 @@ def alert(kind: str, message: str, *, step: int | None = None) -> None:
     the run. Of one kind a few at once and then one a minute; what is held back is counted. Outside a run it is printed.
     """
     session().alert(kind, message, step)
+
+
+def artifact(path: str | os.PathLike[str], name: str | None = None) -> Path:
+    """Have a file or folder kept with the run, as `name`, by default its own: it is copied to `job.output_dir`, all of
+    which becomes the run's artifacts when it is over. Outside a run it is copied all the same."""
+    from windlass.job.artifacts import artifact as keep
+
+    return keep(path, name)
 
 
 def flush() -> None:

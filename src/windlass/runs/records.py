@@ -115,6 +115,7 @@ class AttemptRecord:
     saved_at: float | None = None
     heeds_notice: bool = False
     usd_per_hour: float | None = None
+    outputs_in: str | None = None
 
 
 def ended_attempt(

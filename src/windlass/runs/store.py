@@ -265,13 +265,20 @@ def update_attempts(tx: Connection, changed: Mapping[str, Mapping[str, Any]]) ->
 
 
 def end_attempt(
-    tx: Connection, attempt: AttemptRecord, exit: Exit, *, started_at: float | None, ended_at: float
+    tx: Connection,
+    attempt: AttemptRecord,
+    exit: Exit,
+    *,
+    started_at: float | None,
+    ended_at: float,
+    outputs_in: str | None = None,
 ) -> None:
-    """Guarded: an attempt ends once."""
+    """Guarded: an attempt ends once. `outputs_in`: the folder whose files are to become artifacts."""
+    values = {"started_at": started_at, "ended_at": ended_at, "exit": exit_to_json(exit), "outputs_in": outputs_in}
     done = tx.execute(
         update(attempts)
         .where(attempts.c.id == attempt.id, attempts.c.state != AttemptState.ENDED)
-        .values(state=AttemptState.ENDED, started_at=started_at, ended_at=ended_at, exit=exit_to_json(exit))
+        .values(state=AttemptState.ENDED, **values)
     )
     if done.rowcount != 1:
         raise ChangedMeanwhile(f"attempt {attempt.id} has ended before")
@@ -314,6 +321,12 @@ class AttemptMark(NamedTuple):
     giving_way: Mapping[str, Any] | None
     saved_at: float | None
     recovered_at: float | None
+
+
+class Outputs(NamedTuple):
+    attempt_id: str
+    run_id: str
+    folder: str
 
 
 class UnarchivedLogs(NamedTuple):
@@ -379,6 +392,20 @@ def mark_archived(tx: Connection, attempt_id: str, log_dirs: Sequence[str], *, n
     """From here on its logs are read where the archive has them."""
     mine = and_(attempts.c.id == attempt_id, attempts.c.archived_at.is_(None))
     tx.execute(update(attempts).where(mine).values(archived_at=now, log_dirs=list(log_dirs)))
+
+
+def load_outputs(tx: Connection, slots: Slots = None, *, limit: int = 100) -> list[Outputs]:
+    """Folders of runs that are over, and which are not among their artifacts yet."""
+    query = select(attempts.c.id, attempts.c.run_id, attempts.c.outputs_in).where(attempts.c.outputs_in.is_not(None))
+    if slots is not None:
+        query = query.where(attempts.c.slot.in_(sorted(slots)))
+    return [Outputs(*row) for row in tx.execute(query.order_by(attempts.c.id).limit(limit))]
+
+
+def mark_kept(tx: Connection, attempt_id: str) -> bool:
+    """Whether it was not before."""
+    mine = and_(attempts.c.id == attempt_id, attempts.c.outputs_in.is_not(None))
+    return tx.execute(update(attempts).where(mine).values(outputs_in=None)).rowcount == 1
 
 
 def load_history(tx: Connection, run: RunRecord) -> list[Ended]:

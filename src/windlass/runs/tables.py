@@ -21,6 +21,7 @@ from sqlalchemy import (
 from windlass.db.metadata import Json, RunId, Seconds, metadata
 
 _Seq = BigInteger().with_variant(Integer, "sqlite")
+_HAS_OUTPUTS = text("outputs_in IS NOT NULL")
 _TO_BE_ARCHIVED = text("released_at IS NOT NULL AND archived_at IS NULL")
 
 runs = Table(
@@ -102,6 +103,8 @@ attempts = Table(
     Column("saved_at", Seconds),
     Column("heeds_notice", Boolean, nullable=False, server_default=false()),  # it saves when it is warned
     Column("usd_per_hour", Float(53)),  # all of its placement; by the price book where it is not known
+    Column("outputs_in", Text),  # the folder that its run has left results in, until they are artifacts
+    Index("ix_attempts_outputs", "id", sqlite_where=_HAS_OUTPUTS, postgresql_where=_HAS_OUTPUTS),
     Index("ix_attempts_run_number", "run_id", "number", unique=True),
     Index("ix_attempts_state", "state"),
     Index("ix_attempts_released", "released_at"),

@@ -24,6 +24,7 @@ from windlass.controller.archivist import Archivist
 from windlass.controller.compactor import Compactor, Keeping
 from windlass.controller.lease import ControllerWatch, ShardLeases
 from windlass.controller.loop import CHANNEL, Controller
+from windlass.controller.outputs import OutputKeeper
 from windlass.core.clock import Clock, SystemClock
 from windlass.core.ids import new_holder_nonce
 from windlass.db.database import Database
@@ -87,6 +88,8 @@ def compose(settings: Settings, *, open_engines: OpenEngines | None = None, cloc
     blobs = open_blobs(settings.blobs, home=settings.home, environ=os.environ)
     seal = Seal(settings.secret_key_file or settings.home / "secret.key")
     run_tokens = RunTokens(db, seal, clock)
+    kept = blobs.room("artifacts")
+    artifacts = ArtifactService(db=db, clock=clock, blobs=kept)
     controller = None
     compactor = None
     holder = None
@@ -106,6 +109,7 @@ def compose(settings: Settings, *, open_engines: OpenEngines | None = None, cloc
             prices=settings.prices,
             rules=settings.rules,
             archivist=archivist,
+            keeper=OutputKeeper(db, artifacts, clock, lambda: lease.slots, limit_bytes=settings.artifact_limit_bytes),
             log_limit_bytes=settings.log_limit_bytes,
             access=TrackingAccess(db, run_tokens if settings.auth else None, url=lambda type: _url(settings, type)),
         )
@@ -138,8 +142,6 @@ def compose(settings: Settings, *, open_engines: OpenEngines | None = None, cloc
         rules=settings.rules,
         project_checkpoints=settings.project_checkpoints,
     )
-    kept = blobs.room("artifacts")
-    artifacts = ArtifactService(db=db, clock=clock, blobs=kept)
     webhook_rules = WebhookRules.from_environ(os.environ)
     sender = HttpSender(webhook_rules)
     deliverer = Deliverer(

@@ -48,6 +48,7 @@ class Settings:
     controller: ControllerSection = field(default_factory=ControllerSection)
     archive_logs: bool = False  # to the blobs, once an attempt is over
     log_limit_bytes: int | None = None  # of one run's output
+    artifact_limit_bytes: int | None = None  # of one run's output folder
     keep_s: float = 604_800.0  # folders whose logs are archived, and reports of nodes
     metrics: MetricsSection = field(default_factory=MetricsSection)
 
@@ -104,6 +105,7 @@ class Settings:
             archive_logs=_archives(config),
             keep_s=config.logs.keep,
             log_limit_bytes=config.logs.limit,
+            artifact_limit_bytes=config.artifacts.limit,
             metrics=config.metrics,
         )
 

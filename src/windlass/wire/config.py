@@ -103,6 +103,11 @@ class BlobsSection(StrictModel):
 
 
 class ArtifactsSection(StrictModel):
+    limit: Annotated[int, BeforeValidator(parse_size), Field(ge=0, le=2**60)] | None = Field(
+        50 * 10**9,
+        description="of what a run leaves in its output folder and becomes its artifacts (50 GB); larger files stay "
+        "there, and an alert says so; 0: nothing; null: no limit",
+    )
     root: str | None = Field(
         None,
         description="where artifacts of experiments go that name no place: a folder or address that MLflow's clients "

@@ -108,6 +108,7 @@ EXAMPLES: dict[str, Any] = {
     "blobs.secret_key_variable": "SECRET",
     "blobs.timeout": 7.0,
     "blobs.retries": 1,
+    "artifacts.limit": 5_000_000_000,
     "artifacts.root": "s3://bucket/mlruns",
     "logs.archive": "never",
     "logs.keep": 3600.0,

@@ -7,6 +7,7 @@ in the next attempt, knows it to the byte; `tensorboard.json` in the run's folde
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -75,7 +76,8 @@ class Boards:
             if self._files:
                 self._read_all(time.monotonic() + budget_s)
         except OSError as error:  # one that is full or away costs points, not the run
-            sys.stderr.write("event files cannot be followed: %s\n" % error)
+            with contextlib.suppress(OSError):  # the supervisor's own log may be on the disk that is full
+                sys.stderr.write("event files cannot be followed: %s\n" % error)
 
     def _search(self, now: float) -> None:
         self._load()

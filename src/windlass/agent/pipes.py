@@ -16,7 +16,7 @@ from .ranklog import RankLog, Stream
 
 _READ_BYTES = 256 * 1024
 # A rank that prints at every step would wake us at every step, and waking somebody costs it tens of microseconds.
-_REST_S = 0.025
+_REST_S = 0.04
 _LITTLE_BYTES = 16 * 1024
 _DRAIN_PATIENCE_S = 1.0
 

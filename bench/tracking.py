@@ -197,6 +197,13 @@ def main() -> int:
     parser.add_argument(
         "--mlflow-python", type=Path, help="python of an environment with mlflow: compare with its server"
     )
+    parser.add_argument(
+        "--databases",
+        nargs="+",
+        choices=("sqlite", "postgres"),
+        default=("sqlite", "postgres"),
+        help="of the comparison",
+    )
     parser.add_argument("--no-native", action="store_true", help="only the comparison")
     given: argparse.Namespace = parser.parse_args()
     report = Report(bench="tracking")
@@ -218,7 +225,7 @@ def main() -> int:
         if given.mlflow_python:
             from bench.mlflow_arms import compare
 
-            compare(report, folder, given.mlflow_python, quick=given.quick)
+            compare(report, folder, given.mlflow_python, quick=given.quick, databases=given.databases)
     finish(report)
     return 0
 

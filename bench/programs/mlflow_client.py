@@ -72,13 +72,12 @@ def start_run(count: str) -> object:
     return [_timed(lambda: new_run(client)) for _ in range(int(count))]
 
 
-def fill_runs(count: str) -> object:
-    """So many runs of 20 metrics in an experiment of their own."""
-    client = MlflowClient()
-    for _ in range(int(count)):
-        metrics = [Metric(f"m{n}", random.random(), 1_700_000_000_000, 0) for n in range(_METRICS)]
-        client.log_batch(new_run(client, f"search-{count}"), metrics=metrics)
-    return None
+def new_experiment(name: str) -> object:
+    return MlflowClient().create_experiment(name)
+
+
+def begin_run() -> object:
+    return new_run(MlflowClient())
 
 
 def search_runs(count: str, times: str) -> object:
@@ -97,15 +96,6 @@ def search_runs(count: str, times: str) -> object:
 
     search()
     return [_timed(search) for _ in range(int(times))]
-
-
-def fill_chart(count: str) -> object:
-    client = MlflowClient()
-    run_id = new_run(client)
-    for start in range(0, int(count), _BATCH):
-        now = 1_700_000_000_000 + start
-        client.log_batch(run_id, [Metric("loss", random.gauss(2, 0.1), now + n, start + n) for n in range(_BATCH)])
-    return run_id
 
 
 def chart(run_id: str, times: str) -> object:
@@ -143,5 +133,5 @@ def _timed(deed) -> float:  # type: ignore[no-untyped-def]
 
 if __name__ == "__main__":
     what, *arguments = sys.argv[1:]
-    known = (log_batch, log_metric, start_run, fill_runs, search_runs, fill_chart, chart, artifact)
+    known = (log_batch, log_metric, start_run, new_experiment, search_runs, begin_run, chart, artifact)
     print(json.dumps({each.__name__: each for each in known}[what](*arguments)))

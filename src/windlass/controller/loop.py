@@ -274,6 +274,7 @@ class Controller:
         if now < self._next_collect:
             return
         self._next_collect = now + COLLECT_EVERY_S
+        self._recorder.catch_up(now)
         with self._db.read() as tx:
             writing = store.load_live_log_dirs(tx, self._lease.slots)
             positions = load_positions(tx, [run_id for run_id, _, _ in writing])

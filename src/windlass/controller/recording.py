@@ -13,6 +13,7 @@ from windlass.controller import commit
 from windlass.controller.collecting import Spooled, commit_spooled, read_spools
 from windlass.controller.comebacks import decide_comeback
 from windlass.controller.decide import Decision, EndAttempt, MarkRunning
+from windlass.controller.environments import LateEnvironments
 from windlass.controller.lease import ShardLeases
 from windlass.controller.recoveries import commit_comeback, commit_recoveries, news_of
 from windlass.core.ids import attempt_id
@@ -67,6 +68,7 @@ class Recorder:
         self._about_to_write = about_to_write
         self._noted: dict[str, float] = {}
         self._sampled: dict[str, float] = {}
+        self._late = LateEnvironments()
         self._before: dict[str, AttemptRecord] = {}  # by the id of the attempt after it
 
     def record(self, work: Sequence[Work], now: float) -> None:
@@ -89,6 +91,17 @@ class Recorder:
         changing = {item.run.id: item for item in work if item.changes}
         points = self._last_points([item for item in changing.values() if item.ends])
         commit.commit_each(self._db, self._lease, changing, partial(self._apply, points=points, now=now))
+        for item in changing.values():
+            if item.ends and item.attempt.environment_digest is None and item.seen.environment is None:
+                self._late.await_of(item.attempt.id, item.seen.log_dirs or item.attempt.log_dirs, now)
+
+    def catch_up(self, now: float) -> None:
+        """Write down what was found out about attempts only after they had ended."""
+        if found := self._late.take(now):
+            with self._db.write() as tx:
+                self._lease.beat(tx)
+                notes = {attempt_id: {"environment": storable(data)} for attempt_id, data in found.items()}
+                store.update_attempts(tx, _with_digests(tx, notes))
 
     def forget(self, attempt_id: str) -> None:
         self._noted.pop(attempt_id, None)

@@ -1,0 +1,43 @@
+"""What a run ran with is on record even if it was over sooner than that was known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.unit.controller.stage import Stage
+from windlass.agent import layout
+from windlass.agent.files import write_json
+from windlass.controller.environments import LateEnvironments
+from windlass.engines.contract import Observation
+
+FOUND = {"python_version": "3.11.9", "packages": {"torch": "2.9"}}
+
+
+def test_one_that_comes_after_the_end(stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    observe = stage.engine._observe
+
+    def with_folder(attempt_id: str) -> Observation:
+        return replace(observe(attempt_id), log_dirs=(str(tmp_path),))
+
+    monkeypatch.setattr(stage.engine, "_observe", with_folder)
+    run_id = stage.submit("exit 0")
+    stage.pass_time()
+    stage.pass_time()
+    assert stage.state(run_id) == "succeeded"
+    assert stage.service.view(run_id).environment is None
+    write_json(str(tmp_path / layout.ENVIRONMENT), FOUND)
+    stage.pass_time()
+    assert stage.service.view(run_id).environment == FOUND
+
+
+def test_it_is_not_waited_for_for_ever(tmp_path: Path) -> None:
+    late = LateEnvironments()
+    late.await_of("r-1.1", [str(tmp_path)], 0.0)
+    late.await_of("r-2.1", ["stored://r-2.1/0"], 0.0)
+    assert late.take(119.0) == {}
+    assert late.take(121.0) == {}
+    write_json(str(tmp_path / layout.ENVIRONMENT), FOUND)
+    assert late.take(122.0) == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -87,6 +88,20 @@ def test_what_is_too_large_stays_and_is_told_once(
     assert kept(artifacts, ended) == {"small": 2}
     [told] = alerts(service, ended)
     assert "1 of its output files (7 B) are beyond artifacts.limit (5 B), such as net/large" in told
+
+
+def test_names_that_are_no_text(
+    keeper: Callable[[int | None], OutputKeeper],
+    artifacts: ArtifactService,
+    service: RunService,
+    ended: str,
+    tmp_path: Path,
+) -> None:
+    (tmp_path / ended / "model" / os.fsdecode(b"a\xff")).write_bytes(b"1")
+    keeper(None).sweep()
+    assert kept(artifacts, ended) == {"net/large": 7, "small": 2}
+    [told] = alerts(service, ended)
+    assert "a\ufffd: its name is no text" in told
 
 
 def test_nothing_is_kept_where_nothing_is_wanted(

@@ -20,6 +20,7 @@ from windlass.artifacts.service import ArtifactService
 from windlass.core.clock import Clock
 from windlass.core.errors import Unavailable, WindlassError
 from windlass.core.quantities import format_size
+from windlass.core.storable import is_storable, storable_text
 from windlass.db.database import Database
 from windlass.experiments.artifacturis import load_run_uri
 from windlass.runs import store
@@ -166,12 +167,13 @@ class OutputKeeper:
         data = {"kind": "artifacts", "files": len(left), "bytes": sum(file.size_bytes for file in left)}
         with self._db.write() as tx:
             if store.mark_kept(tx, item.attempt_id) and told is not None:
-                store.record_event(
-                    tx, item.run_id, EventKind.ALERT, at=self._clock.now(), attempt=number, message=told, data=data
-                )
+                at, message = self._clock.now(), storable_text(told)
+                store.record_event(tx, item.run_id, EventKind.ALERT, at=at, attempt=number, message=message, data=data)
 
     def _keep_file(self, folder: str, file: OutputFile, path: str) -> str | None:
         """What is wrong with it, if anything. One that is there already, by a keeper that died, is not read again."""
+        if not is_storable(path):
+            return "its name is no text"
         try:
             there = self._artifacts.find(path)
             if there is not None and there.size_bytes == file.size_bytes and (there.created_at or 0) > file.changed_at:

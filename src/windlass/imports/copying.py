@@ -13,7 +13,7 @@ from windlass.core.errors import InvalidInput, ServerUnreachable, Unauthorized, 
 from windlass.imports import plan
 from windlass.imports.destination import Destination, KnownExperiment, Taken
 from windlass.imports.plan import Deed, Here, Places
-from windlass.imports.records import Experiment, File, LoggedModel, Owner, RegisteredModel, Run, Source
+from windlass.imports.records import Experiment, File, LoggedModel, Owner, Point, RegisteredModel, Run, Source
 
 _T = TypeVar("_T")
 _AHEAD = 4  # runs read ahead for each that is being copied
@@ -159,12 +159,15 @@ class Copier:
             self._places.add_run(run, location)
 
     def _copy_points(self, run: Run, run_id: str, taken: Taken) -> None:
+        count = self._server.log_points(run_id, self._missing_points(run, run_id, taken))
+        with self._lock:
+            self.summary.points += count
+
+    def _missing_points(self, run: Run, run_id: str, taken: Taken) -> Iterator[tuple[str, Point]]:
         for key in run.metrics:
             here = () if taken.created else self._server.history(run_id, key)
-            missing = plan.missing_points(self._source.history(run, key), here)
-            self._server.log_points(run_id, key, missing)
-            with self._lock:
-                self.summary.points += len(missing)
+            for point in plan.missing_points(self._source.history(run, key), here):
+                yield key, point
 
     # ---- models ------------------------------------------------------------------------------------------------------
 

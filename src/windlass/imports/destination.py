@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
@@ -94,12 +95,17 @@ class Destination:
                 return
             asked["page_token"] = token
 
-    def log_points(self, run_id: str, key: str, points: Sequence[Point]) -> None:
-        for some in _parts(points, _POINTS_AT_ONCE):
+    def log_points(self, run_id: str, points: Iterable[tuple[str, Point]]) -> int:
+        """Of any metrics, as many of them as fit at a time; how many."""
+        count = 0
+        named = iter(points)
+        while some := list(islice(named, _POINTS_AT_ONCE)):
             metrics = [
-                {"key": key, "value": _number(one.value), "timestamp": one.at_ms, "step": one.step} for one in some
+                {"key": key, "value": _number(one.value), "timestamp": one.at_ms, "step": one.step} for key, one in some
             ]
             self._post("runs/log-batch", {"run_id": run_id, "metrics": metrics})
+            count += len(some)
+        return count
 
     # ---- models ------------------------------------------------------------------------------------------------------
 

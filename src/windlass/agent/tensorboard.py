@@ -24,8 +24,8 @@ _SEARCH_SHARE = 200  # a search that takes long comes again only after so many t
 _LONGEST_SEARCH_S = 0.1
 _MOST_FOLDERS = 5_000
 _DEEPEST = 8
-_BUDGET_S = 0.05  # of reading, each time
-_DRAIN_S = 20.0
+_BUDGET_S = 0.1  # of reading, each time: output waits as long
+_DRAIN_S = 60.0
 _WRITE_BYTES = 64 << 10
 _LONGEST_NAME = 250
 _PASSED_OVER = ("__pycache__", "node_modules", "site-packages", "venv", "env")
@@ -64,7 +64,11 @@ class Boards:
     def drain(self) -> None:
         """All of what is new: no rank writes any more."""
         self._search_at = 0.0
-        self._follow(time.monotonic(), _DRAIN_S)
+        begin = time.monotonic()
+        self._follow(begin, _DRAIN_S)
+        if time.monotonic() - begin >= _DRAIN_S:
+            self._unwritten += _alert("event files were not read to their end within %g s" % _DRAIN_S)
+            self._follow(begin, 0.0)
 
     def _follow(self, now: float, budget_s: float) -> None:
         if not self._roots:
@@ -110,7 +114,8 @@ class Boards:
                         self._append()
         except eventfile.Damaged as damage:
             self._ended.add(path)
-            self._unwritten += _alert(path, self._offsets.get(path, 0), damage)
+            where = (path, self._offsets.get(path, 0), damage)
+            self._unwritten += _alert("%s is damaged at byte %d: %s; what follows is not read" % where)
         except FileNotFoundError:
             self._files.remove(path)
         self._append()
@@ -185,6 +190,8 @@ def find_files(roots: List[str], *, since: int, deadline: float) -> Iterator[str
         try:
             with os.scandir(folder) as entries:
                 for entry in entries:
+                    if time.monotonic() >= deadline:
+                        return
                     began = eventfile.began_at(entry.name)
                     if began is not None and began >= since and entry.is_file(follow_symlinks=False):
                         yield entry.path
@@ -230,8 +237,7 @@ def _line(scalars: eventfile.Scalars, prefix: str, read_to: Tuple[int, int]) -> 
     return json.dumps(point).encode() + b"\n"
 
 
-def _alert(path: str, offset: int, damage: eventfile.Damaged) -> bytes:
-    message = "%s is damaged at byte %d: %s; what follows is not read" % (path, offset, damage)
+def _alert(message: str) -> bytes:
     said = {"t": round(time.time(), 6), "s": None, "a": {"kind": "tensorboard", "message": message}}
     return json.dumps(said).encode() + b"\n"
 

@@ -142,6 +142,15 @@ def test_a_disk_that_is_full_costs_time_and_no_points(tmp_path: Path, monkeypatc
     assert node.points() == [("loss", 0, 0.5)]
 
 
+def test_what_takes_too_long_at_the_end_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("windlass.agent.tensorboard._DRAIN_S", 0.0)
+    node = Node(tmp_path)
+    node.log("runs", 0)
+    node.boards.drain()
+    [alert] = parse_spool(node.spool.read_bytes(), 0).alerts
+    assert "not read to their end" in alert.message
+
+
 def test_folders_that_hold_no_event_files_are_left_alone(tmp_path: Path) -> None:
     node = Node(tmp_path)
     for folder in (".git/logs", "venv/lib", "a/b/c/d/e/f/g/h/i"):

@@ -18,7 +18,7 @@ from windlass.core.errors import Unavailable
 from windlass.core.exits import Exit, ExitReason
 from windlass.core.resources import NodeShare, Placement
 from windlass.db.database import Database
-from windlass.runs import store
+from windlass.runs import aftermath, store
 from windlass.runs.service import RunService
 from windlass.runs.types import EventKind
 from windlass.tenancy.prices import PriceBook
@@ -137,4 +137,4 @@ def test_it_goes_on_where_it_broke_off(
     keeper.sweep()
     assert kept(artifacts, ended) == {"net/large": 7, "small": 2}
     with database.read() as tx:
-        assert store.load_outputs(tx) == []
+        assert aftermath.load_outputs(tx) == []

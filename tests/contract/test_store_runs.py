@@ -20,7 +20,7 @@ from windlass.core.errors import (
 )
 from windlass.core.resources import Node, NodeShare, Placement
 from windlass.db.database import Database
-from windlass.runs import store
+from windlass.runs import aftermath, store
 from windlass.runs.records import RunRecord
 from windlass.runs.service import RunService
 from windlass.runs.types import STATE_AFTER, EventKind, RunState
@@ -176,7 +176,7 @@ def test_an_attempt_ends_once(service: RunService, database: Database) -> None:
         store.end_attempt(tx, attempt, ended, started_at=2.0, ended_at=9.0)
     with database.read() as tx:
         [attempt] = store.load_attempts(tx, run.id)
-        assert store.load_unreleased(tx) == [(attempt.id, "fake")]
+        assert aftermath.load_unreleased(tx) == [(attempt.id, "fake")]
     assert (attempt.exit, attempt.ended_at) == (ended, 3.0)
 
 

@@ -16,8 +16,9 @@ from windlass.blobs.contract import Blobs
 from windlass.core.clock import Clock
 from windlass.core.errors import Unavailable, WindlassError
 from windlass.db.database import Database
-from windlass.runs import store
-from windlass.runs.store import Slots, UnarchivedLogs
+from windlass.runs import aftermath
+from windlass.runs.aftermath import UnarchivedLogs
+from windlass.runs.store import Slots
 from windlass.tracking.archiving import archive_attempt
 
 log = logging.getLogger(__name__)
@@ -95,7 +96,7 @@ class Archivist:
         self._begin_again_if_due(slots)
         while not self._stopping.is_set():
             with self._db.read() as tx:
-                waiting = store.load_unarchived(tx, slots, after=self._after)
+                waiting = aftermath.load_unarchived(tx, slots, after=self._after)
             if not waiting:
                 return
             for item in waiting:
@@ -123,7 +124,7 @@ class Archivist:
             return
         self._left.discard(item.attempt_id)
         with self._db.write() as tx:
-            store.mark_archived(tx, item.attempt_id, places, now=self._clock.now())
+            aftermath.mark_archived(tx, item.attempt_id, places, now=self._clock.now())
 
     def _tell(self, error: Exception, *, first: bool) -> None:
         """Once for each time of trouble: it may last for hours."""

@@ -40,7 +40,7 @@ from windlass.core.errors import Unavailable, WindlassError
 from windlass.core.exits import ExitReason
 from windlass.db.database import Database
 from windlass.engines.contract import Engine, Observation, Phase
-from windlass.runs import store
+from windlass.runs import aftermath, store
 from windlass.runs.access import TrackingAccess
 from windlass.runs.living import LivingBook
 from windlass.runs.records import AttemptRecord, RunRecord
@@ -289,7 +289,7 @@ class Controller:
     def release(self) -> None:
         """Let engines forget attempts whose end is on record."""
         with self._db.read() as tx:
-            ended = store.load_unreleased(tx, self._lease.slots)
+            ended = aftermath.load_unreleased(tx, self._lease.slots)
         if not ended:
             return
         released = []
@@ -306,7 +306,7 @@ class Controller:
         now = self._clock.now()
         with self._db.write() as tx:
             self._lease.beat(tx)
-            store.mark_released(tx, released, now=now)
+            aftermath.mark_released(tx, released, now=now)
         for one in self._aside:
             one.nudge()
 

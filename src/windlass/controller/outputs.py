@@ -23,8 +23,9 @@ from windlass.core.quantities import format_size
 from windlass.core.storable import is_storable, storable_text
 from windlass.db.database import Database
 from windlass.experiments.artifacturis import load_run_uri
-from windlass.runs import store
-from windlass.runs.store import Outputs, Slots
+from windlass.runs import aftermath, store
+from windlass.runs.aftermath import Outputs
+from windlass.runs.store import Slots
 from windlass.runs.types import EventKind
 
 log = logging.getLogger(__name__)
@@ -126,7 +127,7 @@ class OutputKeeper:
             return
         while not self._stopping.is_set():
             with self._db.read() as tx:
-                waiting = store.load_outputs(tx, slots)
+                waiting = aftermath.load_outputs(tx, slots)
             if not waiting:
                 return
             for item in waiting:
@@ -166,7 +167,7 @@ class OutputKeeper:
         number = int(item.attempt_id.rpartition(".")[2])
         data = {"kind": "artifacts", "files": len(left), "bytes": sum(file.size_bytes for file in left)}
         with self._db.write() as tx:
-            if store.mark_kept(tx, item.attempt_id) and told is not None:
+            if aftermath.mark_kept(tx, item.attempt_id) and told is not None:
                 at, message = self._clock.now(), storable_text(told)
                 store.record_event(tx, item.run_id, EventKind.ALERT, at=at, attempt=number, message=message, data=data)
 

@@ -188,6 +188,8 @@ def stored_spec(spec: RunSpec) -> dict[str, Any]:
         del dumped["hang"]
     if dumped["preemptible"]:
         del dumped["preemptible"]
+    if dumped["tensorboard"] is True:
+        del dumped["tensorboard"]
     for rule in dumped["rules"]:
         for name in [name for name, value in rule.items() if value is None]:
             del rule[name]

@@ -9,7 +9,7 @@ import pytest
 
 from windlass.core.errors import CannotFit, InvalidSpec
 from windlass.core.resources import Node
-from windlass.runs.submission import changed_spec, fill_checkpoint, new_run, stored_spec
+from windlass.runs.submission import _FROM_THE_BEGINNING, changed_spec, fill_checkpoint, new_run, stored_spec
 from windlass.scheduling.core.types import Policy, Project
 from windlass.scheduling.rules import Rules
 from windlass.scheduling.types import NodeKind
@@ -38,6 +38,12 @@ def test_what_is_kept_is_read_as_what_was_given() -> None:
         RunSpec(script="x", resources={"gpus": "4..8", "gpu_type": ["h100", "a100"], "labels": {"zone": "a"}}),
     ):
         assert RunSpec.model_validate(stored_spec(spec)) == spec
+
+
+def test_a_plain_spec_is_stored_without_keys_that_are_younger() -> None:
+    """A server of the version before reads it while it is being replaced, and when somebody goes back to it."""
+    always = {"grace", "priority", "project", "resources", "warm"}
+    assert set(stored_spec(RunSpec(script="train.py"))) == _FROM_THE_BEGINNING | always
 
 
 def test_a_key_that_was_not_given_can_be_set_in_a_copy() -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from windlass.cli import keys
 from windlass.cli.connection import Connection, has_server, open_or_start
 from windlass.cli.terminal import next_steps, paint_for, say, say_json
+from windlass.client.answers import read
 from windlass.core.errors import InvalidInput, WindlassError
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def _follow(client: Client, made: Mapping[str, Any]) -> NoReturn:
     from windlass.client.run import Run
     from windlass.wire.runs import RunView
 
-    sys.exit(follow_to_end(Run(client, RunView.model_validate(made))))
+    sys.exit(follow_to_end(Run(client, read(RunView, made))))
 
 
 def _tell(made: Mapping[str, Any]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from windlass.client.answers import read
 from windlass.core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Notes:
         """Those with the newest runs first."""
         from windlass.wire.annotations import GroupList
 
-        return GroupList.model_validate(self._transport.get("/api/groups", {"project": project})).groups
+        return read(GroupList, self._transport.get("/api/groups", {"project": project})).groups
 
 
 def _run(ref: str) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from windlass.client.answers import read
 from windlass.core.errors import InvalidInput, NotFound, ServerUnreachable, WindlassError
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class Artifacts:
         from windlass.wire.artifacts import ArtifactList
 
         query = {"path": path or None, "recursive": "true" if recursive else None}
-        return ArtifactList.model_validate(self._transport.get(f"{self._base}/artifacts", query))
+        return read(ArtifactList, self._transport.get(f"{self._base}/artifacts", query))
 
     def put(
         self, file: str | Path, path: str | None = None, *, progress: Progress = lambda _more: None
@@ -60,7 +61,7 @@ class Artifacts:
         if source.stat().st_size > _WHOLE_BYTES:
             return self._put_parts(source, path, progress)
         made = self._transport.put(self._place(path), lambda: _reported(_pieces(source), progress))
-        return ArtifactView.model_validate(made)
+        return read(ArtifactView, made)
 
     def put_folder(
         self, folder: str | Path, path: str = "", *, progress: Progress = lambda _more: None
@@ -170,7 +171,7 @@ class Artifacts:
             self._transport.put(f"{base}/parts/{number}", partial(_made, chunks, progress))
         made = self._transport.post(f"{base}/complete", {"digest": whole.hexdigest()}, patience_s=_COMPLETING_S)
         note.unlink(missing_ok=True)
-        return ArtifactView.model_validate({**made, "path": path})
+        return read(ArtifactView, {**made, "path": path})
 
     def _note(self, source: Path, path: str) -> Path:
         """Where the id of the upload of this very file is remembered."""

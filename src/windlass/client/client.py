@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from windlass.client.answers import read
 from windlass.client.endpoint import Endpoint, resolve_endpoint
 from windlass.client.transport import Transport
 from windlass.core.home import default_home
@@ -104,7 +105,7 @@ class Client:
         from windlass.client.run import Run
         from windlass.wire.runs import RunView
 
-        return Run(self, RunView.model_validate(made))
+        return Run(self, read(RunView, made))
 
     def post(self, submission: Submission, *, idempotency_key: str | None = None) -> dict[str, Any]:
         """As `send`, to a server that runs; the new run as the server shows it. Loads no models: they take longer than
@@ -144,7 +145,7 @@ class Client:
         from windlass.client.run import Run
         from windlass.wire.runs import RunView
 
-        return Run(self, RunView.model_validate(self.transport.get(f"/api/runs/{quote(ref, safe='')}")))
+        return Run(self, read(RunView, self.transport.get(f"/api/runs/{quote(ref, safe='')}")))
 
     def list(
         self,
@@ -163,7 +164,7 @@ class Client:
         while left is None or left > 0:
             size = 100 if left is None else min(left, 100)
             query = {"state": states, "project": project, "name": name, "tag": tag, "cursor": cursor, "limit": size}
-            page = RunPage.model_validate(self.transport.get("/api/runs", query))
+            page = read(RunPage, self.transport.get("/api/runs", query))
             yield from page.runs if left is None else page.runs[:left]
             left = None if left is None else left - len(page.runs)
             cursor = page.next_cursor
@@ -195,7 +196,7 @@ class Client:
                 "view": view,
                 "project": project,
             }
-            page = FoundPage.model_validate(self.transport.get("/api/search", query))
+            page = read(FoundPage, self.transport.get("/api/search", query))
             yield from page.runs
             left = None if left is None else left - len(page.runs)
             cursor = page.next_cursor
@@ -221,15 +222,13 @@ class Client:
         """Runs side by side: what differs, or everything."""
         from windlass.wire.comparison import Comparison
 
-        return Comparison.model_validate(
-            self.transport.get("/api/compare", {"run": list(refs), "everything": everything})
-        )
+        return read(Comparison, self.transport.get("/api/compare", {"run": list(refs), "everything": everything}))
 
     def lineage(self, of: str) -> Lineage:
         """What something came from and what came from it: a run, `models:/NAME/VERSION`, `dataset:NAME@DIGEST` …"""
         from windlass.wire.lineage import Lineage
 
-        return Lineage.model_validate(self.transport.get("/api/lineage", {"of": of}))
+        return read(Lineage, self.transport.get("/api/lineage", {"of": of}))
 
     def code_diff(self, first: str, second: str) -> str:
         """From the code of the first run to that of the second."""
@@ -267,13 +266,13 @@ class Client:
     def cluster(self) -> ClusterView:
         from windlass.wire.cluster import ClusterView
 
-        return ClusterView.model_validate(self.transport.get("/api/cluster"))
+        return read(ClusterView, self.transport.get("/api/cluster"))
 
     def queue(self, *, project: str | None = None, limit: int = 500) -> QueueView:
         """The runs that wait, in the order in which they would be served, and what projects have."""
         from windlass.wire.queue import QueueView
 
-        return QueueView.model_validate(self.transport.get("/api/queue", {"project": project, "limit": limit}))
+        return read(QueueView, self.transport.get("/api/queue", {"project": project, "limit": limit}))
 
     def set_aside(
         self, node: str, *, engine: str | None = None, for_s: float | None = None, reason: str = ""
@@ -282,26 +281,26 @@ class Client:
         from windlass.wire.cluster import AsideView
 
         wanted = {"node": node, "engine": engine, "for_s": for_s, "reason": reason}
-        return AsideView.model_validate(self.transport.post("/api/cluster/set-aside", wanted))
+        return read(AsideView, self.transport.post("/api/cluster/set-aside", wanted))
 
     def give_back(self, node: str, *, engine: str | None = None) -> AsideView:
         """Have a node used again; what it was set aside for."""
         from windlass.wire.cluster import AsideView
 
-        return AsideView.model_validate(self.transport.post("/api/cluster/give-back", {"node": node, "engine": engine}))
+        return read(AsideView, self.transport.post("/api/cluster/give-back", {"node": node, "engine": engine}))
 
     def info(self) -> Info:
         from windlass.wire.cluster import Info
 
-        return Info.model_validate(self.transport.get("/api/info"))
+        return read(Info, self.transport.get("/api/info"))
 
     def doctor(self) -> Sequence[CheckView]:
         """What the server finds when it looks at its database, blobs, engines and clocks."""
         from windlass.wire.checks import CheckView
 
-        return [CheckView.model_validate(item) for item in self.transport.get("/api/doctor")]
+        return [read(CheckView, item) for item in self.transport.get("/api/doctor")]
 
     def health(self) -> Health:
         from windlass.wire.cluster import Health
 
-        return Health.model_validate(self.transport.get("/health"))
+        return read(Health, self.transport.get("/health"))

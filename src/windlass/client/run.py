@@ -6,9 +6,11 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from urllib.parse import quote
 
+from windlass.client.answers import read
 from windlass.wire.checkpoints import CheckpointDetail, CheckpointList, CheckpointView, Verification
 from windlass.wire.runs import (
     AttemptList,
@@ -58,10 +60,10 @@ class Update:
 
 
 _UPDATES: Mapping[str, Callable[[Any], Any]] = {
-    "log": LogLine.model_validate,
-    "event": EventView.model_validate,
-    "run": RunSummary.model_validate,
-    "end": RunView.model_validate,
+    "log": partial(read, LogLine),
+    "event": partial(read, EventView),
+    "run": partial(read, RunSummary),
+    "end": partial(read, RunView),
 }
 
 
@@ -121,7 +123,7 @@ class Run:
         return f"/api/runs/{self.id}{tail}"
 
     def refresh(self) -> Run:
-        self.view = RunView.model_validate(self._client.transport.get(self._path()))
+        self.view = read(RunView, self._client.transport.get(self._path()))
         return self
 
     def wait(self, timeout: float | None = None) -> Run:
@@ -134,7 +136,7 @@ class Run:
             )
             for event in stream:
                 if event.kind == "end":
-                    self.view = RunView.model_validate(event.data)
+                    self.view = read(RunView, event.data)
         except TimeoutError:
             raise TimeoutError(f"{self.id} is not over after {timeout:g} s; it is {self.refresh().state}") from None
         return self
@@ -176,7 +178,7 @@ class Run:
         """The lines there are now, page by page."""
         query: dict[str, Any] = dict(wanted)
         while True:
-            page = LogPage.model_validate(self._client.transport.get(self._path("/logs"), query))
+            page = read(LogPage, self._client.transport.get(self._path("/logs"), query))
             yield from page.lines
             if page.next_cursor in (None, query.get("after")) or not (page.lines or page.more):
                 return
@@ -185,7 +187,7 @@ class Run:
     def metrics(self, name: str | None = None, *, system: bool = False) -> dict[str, Metric]:
         """What it has logged; with `system` also how its machines were used, as `system/cpu_percent` and the like."""
         query = {"name": name, "system": system}
-        view = MetricsView.model_validate(self._client.transport.get(self._path("/metrics"), query))
+        view = read(MetricsView, self._client.transport.get(self._path("/metrics"), query))
         return {
             series.name: Metric(
                 name=series.name,
@@ -200,42 +202,40 @@ class Run:
         events: list[EventView] = []
         after = 0
         while True:
-            page = EventPage.model_validate(self._client.transport.get(self._path("/events"), {"after": after}))
+            page = read(EventPage, self._client.transport.get(self._path("/events"), {"after": after}))
             events += page.events
             if not page.events or page.next_after == after:
                 return events
             after = page.next_after
 
     def attempts(self) -> list[AttemptView]:
-        return AttemptList.model_validate(self._client.transport.get(self._path("/attempts"))).attempts
+        return read(AttemptList, self._client.transport.get(self._path("/attempts"))).attempts
 
     def why(self) -> Why:
         """Why the run is in the state it is in: what it waits for, or what ended it."""
-        return Why.model_validate(self._client.transport.get(self._path("/why")))
+        return read(Why, self._client.transport.get(self._path("/why")))
 
     def checkpoints(self, *, everything: bool = False) -> CheckpointList:
         """Newest first; with `everything` also those that are corrupt or deleted."""
-        return CheckpointList.model_validate(
-            self._client.transport.get(self._path("/checkpoints"), {"all": str(everything).lower()})
+        return read(
+            CheckpointList, self._client.transport.get(self._path("/checkpoints"), {"all": str(everything).lower()})
         )
 
     def checkpoint(self, which: str = "newest") -> CheckpointDetail:
         """By step, id, `newest` or `best`. Raises NotFound."""
-        return CheckpointDetail.model_validate(self._client.transport.get(self._path(f"/checkpoints/{_word(which)}")))
+        return read(CheckpointDetail, self._client.transport.get(self._path(f"/checkpoints/{_word(which)}")))
 
     def verify_checkpoint(self, which: str = "newest") -> Verification:
         """Have the server read all of its files and compare them with the manifest; that may take minutes."""
         path = self._path(f"/checkpoints/{_word(which)}/verify")
-        return Verification.model_validate(self._client.transport.post(path, {}, repeat=True, patience_s=_READING_S))
+        return read(Verification, self._client.transport.post(path, {}, repeat=True, patience_s=_READING_S))
 
     def remove_checkpoint(self, which: str, *, forget: bool = False, tier: str | None = None) -> CheckpointView:
         """Delete its files, or with `forget` only take it off the list: everywhere, only in the `tier` (folder or
         store), or only at the place that an id names. Raises Conflict for what a run that is not over would go on
         from."""
         path, body = self._path(f"/checkpoints/{_word(which)}/remove"), {"forget": forget, "tier": tier}
-        return CheckpointView.model_validate(
-            self._client.transport.post(path, body, repeat=True, patience_s=_READING_S)
-        )
+        return read(CheckpointView, self._client.transport.post(path, body, repeat=True, patience_s=_READING_S))
 
     def diff(self) -> str:
         """The uncommitted changes that the run was submitted with."""
@@ -259,18 +259,18 @@ class Run:
         body: dict[str, Any] = {"set": dict(set or {}), "secrets": given_secrets(secrets)}
         if name is not None:
             body["name"] = name
-        return Run(self._client, RunView.model_validate(self._client.transport.post(self._path("/clone"), body)))
+        return Run(self._client, read(RunView, self._client.transport.post(self._path("/clone"), body)))
 
     def reproduce(self, *, name: str | None = None, secrets: Secrets | None = None) -> tuple[Run, list[Pin]]:
         """Submit exactly this run again. The pins say what of it is the same for certain."""
         from windlass.client.submission import given_secrets
 
         body: dict[str, Any] = {"secrets": given_secrets(secrets), **({"name": name} if name else {})}
-        found = Reproduction.model_validate(self._client.transport.post(self._path("/reproduce"), body))
+        found = read(Reproduction, self._client.transport.post(self._path("/reproduce"), body))
         return Run(self._client, found.run), found.pins
 
     def _seen(self, data: Any) -> Run:
-        self.view = RunView.model_validate(data)
+        self.view = read(RunView, data)
         return self
 
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
 
+from windlass.client.answers import read
+
 if TYPE_CHECKING:
     from windlass.client.client import Client
     from windlass.wire.savedviews import SavedView
@@ -19,12 +21,12 @@ class Views:
         """With `project` those of it, and those of all runs."""
         from windlass.wire.savedviews import ViewList
 
-        return ViewList.model_validate(self._transport.get("/api/views", {"project": project})).views
+        return read(ViewList, self._transport.get("/api/views", {"project": project})).views
 
     def get(self, name: str, *, project: str | None = None) -> SavedView:
         from windlass.wire.savedviews import SavedView
 
-        return SavedView.model_validate(self._transport.get(_place(name, project)))
+        return read(SavedView, self._transport.get(_place(name, project)))
 
     def save(
         self,
@@ -40,7 +42,7 @@ class Views:
         from windlass.wire.savedviews import SavedView
 
         body = {"where": where, "order": list(order), "columns": list(columns), "description": description}
-        return SavedView.model_validate(self._transport.post(_place(name, project), body, repeat=True))
+        return read(SavedView, self._transport.post(_place(name, project), body, repeat=True))
 
     def remove(self, name: str, *, project: str | None = None) -> None:
         self._transport.delete(_place(name, project))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from windlass.client.answers import read
 from windlass.core.errors import Ambiguous, NotFound
 from windlass.core.names import nearest
 
@@ -25,7 +26,7 @@ class Webhooks:
 
         token = None
         while True:
-            page = WebhookList.model_validate(self._transport.get("/api/webhooks", {"token": token}))
+            page = read(WebhookList, self._transport.get("/api/webhooks", {"token": token}))
             yield from page.webhooks
             token = page.next_token
             if token is None:
@@ -54,7 +55,7 @@ class Webhooks:
         from windlass.wire.webhooks import WebhookView
 
         body = {"name": name, "url": url, "events": list(events), "secret": secret, "description": description}
-        return WebhookView.model_validate(self._transport.post("/api/webhooks", body))
+        return read(WebhookView, self._transport.post("/api/webhooks", body))
 
     def remove(self, ref: str) -> WebhookView:
         """What it was; with what is on its way to it."""
@@ -67,11 +68,11 @@ class Webhooks:
         from windlass.wire.webhooks import TrialView
 
         path = f"/api/webhooks/{self.find(ref).id}/test"
-        return TrialView.model_validate(self._transport.post(path, {"event": event}, patience_s=_TRIAL_PATIENCE_S))
+        return read(TrialView, self._transport.post(path, {"event": event}, patience_s=_TRIAL_PATIENCE_S))
 
     def deliveries(self, ref: str, *, limit: int = 100) -> Sequence[DeliveryView]:
         """What became of what it was to hear in the last week, newest first."""
         from windlass.wire.webhooks import DeliveryList
 
         path = f"/api/webhooks/{self.find(ref).id}/deliveries"
-        return DeliveryList.model_validate(self._transport.get(path, {"limit": limit})).deliveries
+        return read(DeliveryList, self._transport.get(path, {"limit": limit})).deliveries

@@ -12,7 +12,7 @@ import json
 import os
 import sys
 import time
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Set, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Set, Tuple
 
 from . import eventfile, layout
 from .environ import global_rank
@@ -35,6 +35,15 @@ _FOLDERS = ("TENSORBOARD_LOGDIR", "TENSORBOARD_LOGGING_DIR", "AIP_TENSORBOARD_LO
 _SPLITS = ("train", "training", "val", "valid", "validation", "eval", "evaluation", "test", "testing")
 
 
+class State(NamedTuple):
+    """How far event files of a run were read, when its spool was so long."""
+
+    since: int
+    spool: str
+    size: int
+    files: Dict[str, int]
+
+
 class Boards:
     def __init__(self, plan: Mapping[str, Any]) -> None:
         """Does nothing until the first look."""
@@ -43,7 +52,7 @@ class Boards:
         self._spool = os.path.join(plan["node_dir"], layout.metrics_spool(global_rank(plan, 0)))
         self._began = int(time.time())
         self._loaded = False
-        self._since = 0
+        self._since = self._began
         self._offsets: Dict[str, int] = {}
         self._numbers: Dict[str, int] = {}  # lines name files by their place among these
         self._ended: Set[str] = set()  # files that are damaged, and were told of
@@ -51,6 +60,7 @@ class Boards:
         self._names = Names()
         self._files: List[str] = []
         self._search_at = 0.0
+        self._said = ""
 
     def begin_again(self) -> None:
         """The ranks start anew: their writers take the place of those before."""
@@ -79,9 +89,14 @@ class Boards:
             self._append()  # what the disk did not take last time
             if self._files:
                 self._read_all(time.monotonic() + budget_s)
-        except OSError as error:  # one that is full or away costs points, not the run
-            with contextlib.suppress(OSError):  # the supervisor's own log may be on the disk that is full
-                sys.stderr.write("event files cannot be followed: %s\n" % error)
+        except Exception as error:  # whatever it is: it costs points, not the run
+            self._say("event files cannot be followed: %s: %s" % (type(error).__name__, error))
+
+    def _say(self, trouble: str) -> None:
+        if trouble != self._said:
+            self._said = trouble
+            with contextlib.suppress(OSError):  # the supervisor's own log may be on a disk that is full
+                sys.stderr.write(trouble + "\n")
 
     def _search(self, now: float) -> None:
         self._load()
@@ -116,7 +131,7 @@ class Boards:
             self._ended.add(path)
             where = (path, self._offsets.get(path, 0), damage)
             self._unwritten += _alert("%s is damaged at byte %d: %s; what follows is not read" % where)
-        except FileNotFoundError:
+        except (FileNotFoundError, PermissionError):
             self._files.remove(path)
         self._append()
 
@@ -138,21 +153,19 @@ class Boards:
         if self._loaded:
             return
         self._loaded = True
-        state = read_json(self._state)
+        state = _read_state(self._state)
         if state is None:
-            self._since = self._began
             self._save()  # an attempt that comes after must know what is the run's
             return
-        self._since = int(state["since"])
-        self._offsets.update(state["files"])
+        self._since = state.since
+        self._offsets.update(state.files)
         self._numbers = {path: number for number, path in enumerate(self._offsets)}
-        told = _told(str(state["spool"]), int(state["size"]))
+        told = _told(state.spool, state.size)
         self._offsets.update({path: told[number] for path, number in self._numbers.items() if number in told})
 
     def _save(self) -> None:
         size = os.path.getsize(self._spool) if os.path.exists(self._spool) else 0
-        state = {"since": self._since, "spool": self._spool, "size": size, "files": self._offsets}
-        write_json(self._state, state)
+        write_json(self._state, State(self._since, self._spool, size, self._offsets)._asdict())
 
 
 class Names:
@@ -240,6 +253,18 @@ def _line(scalars: eventfile.Scalars, prefix: str, read_to: Tuple[int, int]) -> 
 def _alert(message: str) -> bytes:
     said = {"t": round(time.time(), 6), "s": None, "a": {"kind": "tensorboard", "message": message}}
     return json.dumps(said).encode() + b"\n"
+
+
+def _read_state(path: str) -> Optional[State]:
+    """None also for one that makes no sense: lost power may have left it empty, and programs can write there."""
+    try:
+        found = read_json(path)
+        if found is None:
+            return None
+        files = {str(name): max(0, int(offset)) for name, offset in found["files"].items()}
+        return State(int(found["since"]), str(found["spool"]), max(0, int(found["size"])), files)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        return None
 
 
 def _told(spool: str, position: int) -> Dict[int, int]:

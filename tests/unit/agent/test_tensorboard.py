@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,39 @@ def test_lines_that_were_written_count_also_if_the_state_was_not(tmp_path: Path)
     second = Node(tmp_path, attempt=2)
     second.boards.drain()
     assert second.points() == []
+
+
+@pytest.mark.parametrize(
+    "state",
+    [b"", b"\0\0\0", b"[]", b"{}", b'{"since": [], "files": {}}', b'{"since": 1, "files": {"a": "x"}}', b"\xff"],
+)
+def test_a_state_that_makes_no_sense_is_none(tmp_path: Path, state: bytes) -> None:
+    node = Node(tmp_path, attempt=2)
+    (tmp_path / STATE).write_bytes(state)
+    node.log("runs/old", 5, began=NOW - 1)
+    node.log("runs/new", 6)
+    node.boards.look(0.0)
+    assert node.points() == [("loss", 6, 0.5)]
+    third = Node(tmp_path, attempt=3)  # it was mended
+    third.boards.drain()
+    assert third.points() == []
+
+
+def test_nothing_that_goes_wrong_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise struct.error("odd")
+
+    node = Node(tmp_path)
+    node.log("runs", 0)
+    with monkeypatch.context() as patched:
+        patched.setattr("windlass.agent.eventfile.read_event", fail)
+        for now in range(3):
+            node.boards.look(float(now))
+    assert capsys.readouterr().err.count("odd") == 1
+    node.boards.drain()
+    assert node.points() == [("loss", 0, 0.5)]
 
 
 def test_a_disk_that_is_full_costs_time_and_no_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,9 @@
 """A queue between the thread that makes batches and the loop that takes them, which either of them can end.
 
 It is in every step of a training. Taking what is there costs the loop neither a lock nor, mostly, the waking of a
-thread, which takes tens of microseconds and the interpreter besides: a thread that makes a batch in no time rests until
-the last one is taken. It holds one more meanwhile, so the loop does not come to wait for it.
+thread, which takes tens of microseconds and the interpreter besides: a thread that makes all batches in no time rests
+until the last one is taken. It holds one more meanwhile, so the loop does not come to wait for it. One that now and
+then takes its time, for the next file, keeps the queue full.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, TypeAlias
 
 Item: TypeAlias = tuple[Any, Any, Any]
 QUICK_S = 0.001
+CAREFUL = 1000  # batches after one that was not made quickly
 
 
 class Handover:
@@ -20,6 +22,7 @@ class Handover:
         self._size = size
         self._items: deque[Item] = deque()
         self._changed = threading.Condition()
+        self._careful = 0  # for so many batches
         self._resting_until: int | None = None  # the maker waits for so few to be left
         self._hungry = False  # the taker waits
         self._closed = False
@@ -27,8 +30,9 @@ class Handover:
 
     def put(self, item: Item, made_in_s: float) -> bool:
         """Waits for room; False: nobody wants more."""
+        self._careful = CAREFUL if made_in_s >= QUICK_S else max(0, self._careful - 1)
         if len(self._items) >= self._size:
-            self._rest(0 if made_in_s < QUICK_S else self._size - 1)
+            self._rest(self._size - 1 if self._careful else 0)
         if self._closed:
             return False
         self._items.append(item)

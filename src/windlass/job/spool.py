@@ -75,7 +75,7 @@ class Spool:
     def flush(self) -> None:
         with self._lock:
             self._render(len(self._waiting))
-            self._write()
+        self._write()
 
     def last(self) -> dict[str, float]:
         """The last value of every metric."""
@@ -102,7 +102,8 @@ class Spool:
         self._last = self._last_of(self._waiting)
         self._waiting.clear()
         self._unwritten = b""
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of what waits and of what is rendered
+        self._writing = threading.Lock()
         self._wake = threading.Event()
         self._asleep = True
         self._thread: threading.Thread | None = None
@@ -137,21 +138,30 @@ class Spool:
             # A few at a time: the training waits for the interpreter while this thread has it.
             with self._lock:
                 self._render(max(_AT_ONCE, len(self._waiting) // _AT_ONCE))
-                if len(self._unwritten) >= _WRITE_BYTES:  # who logs without a pause is never through
-                    self._write()
+            if len(self._unwritten) >= _WRITE_BYTES:  # who logs without a pause is never through
+                self._write()
             time.sleep(0)
-        with self._lock:
-            self._write()
+        self._write()
 
     def _write(self) -> None:
-        if not self._unwritten:
-            return
+        # By one at a time, in order; and not under the lock that whoever saves a checkpoint needs.
+        with self._writing:
+            with self._lock:
+                left, self._unwritten = self._unwritten, b""
+            if left:
+                left = self._written(left)
+            if left:
+                with self._lock:
+                    self._unwritten = left + self._unwritten
+
+    def _written(self, lines: bytes) -> bytes:
+        """What is left of them."""
         try:
             # Opened each time: five times a second at most, and nothing to keep straight across forks.
             fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
-                while self._unwritten:
-                    self._unwritten = self._unwritten[os.write(fd, self._unwritten) :]
+                while lines:
+                    lines = lines[os.write(fd, lines) :]
             finally:
                 os.close(fd)
         except OSError as error:
@@ -159,9 +169,10 @@ class Spool:
             if not self._complained:
                 print(f"windlass: metrics cannot be written to {self.path} now: {error}", file=sys.stderr)
             self._complained = True
-            if len(self._unwritten) > 64_000_000:
+            if len(lines) > 64_000_000:
                 # Too much: give up the rest, but end the line that may be half in the file.
-                self._unwritten = self._unwritten[: self._unwritten.find(b"\n") + 1]
+                lines = lines[: lines.find(b"\n") + 1]
+        return lines
 
 
 # Made once: `json.dumps` with separators makes one for every call, which takes three times as long as the encoding.

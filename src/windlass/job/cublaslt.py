@@ -171,15 +171,16 @@ def _choose(
 ) -> int:
     """The fastest of the ways to do it: as it was found before, here or by another process, or as it is found now."""
     chosen = _chosen.get((what, device))
+    if chosen is not None:
+        return chosen
+    if len(_chosen) >= _MOST_TIMED or torch.cuda.is_current_stream_capturing():
+        return 0  # many lengths, each seen once; or a graph, in which nothing can be timed
+    name, choices, found = " ".join(map(str, what)), _choices(device), ways()
+    chosen = choices.get(name, len(found))
     if chosen is None:
-        name, choices, found = " ".join(map(str, what)), _choices(device), ways()
-        chosen = choices.get(name, len(found))
-        if chosen is None:
-            if len(_chosen) >= _MOST_TIMED or torch.cuda.is_current_stream_capturing():
-                return 0  # many lengths, each seen once; or a graph, in which nothing can be timed
-            chosen = _fastest(found)
-            choices.put(name, chosen)
-        _chosen[what, device] = chosen
+        chosen = _fastest(found)
+        choices.put(name, chosen)
+    _chosen[what, device] = chosen
     return chosen
 
 

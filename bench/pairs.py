@@ -61,6 +61,8 @@ def ratio_of(groups: Sequence[Sequence[float]], *, draws: int = 2000) -> Ratio:
 
 def decide_verdict(ratio: Ratio, noise: Ratio, *, target: float) -> Verdict:
     """`noise` is the ratio of two that are the same. Nothing is said of a target that the method cannot tell from 1."""
+    if ratio.most < target * min(1.0, noise.least):
+        return Verdict.MISSED  # by more than noise can account for, however much of it there is
     if noise.least < target or noise.most > 1 / target:
         return Verdict.CANNOT_TELL
     if ratio.least >= target:

@@ -48,3 +48,9 @@ SAME = Ratio(value=1.0, least=0.998, most=1.002)
 )
 def test_nothing_is_said_that_cannot_be_told(ratio: Ratio, noise: Ratio, verdict: Verdict) -> None:
     assert decide_verdict(ratio, noise, target=0.995) is verdict
+
+
+def test_a_gross_miss_is_told_through_any_noise() -> None:
+    noise = Ratio(value=1.0, least=0.97, most=1.03)
+    assert decide_verdict(Ratio(value=0.8, least=0.79, most=0.81), noise, target=0.995) is Verdict.MISSED
+    assert decide_verdict(Ratio(value=0.98, least=0.97, most=0.99), noise, target=0.995) is Verdict.CANNOT_TELL

@@ -1,8 +1,9 @@
 """A small training loop that prints a line and logs metrics every step: `training_loop.py MICRO_BATCHES FOLDER`.
 
 It steps in windows: it waits for `ARM SECONDS` to arrive in FOLDER/go, steps for so long, and answers in FOLDER/done
-with the steps made, the seconds they took, and the seconds of CPU that the loop's thread and the whole process used.
-The end of `go` ends it. FOLDER/pid says which process it is.
+with the steps made, the seconds they took, the seconds of CPU that the loop's thread and the whole process used, and
+those of the loop's thread in all that is not computing: batches, lines, metrics. The end of `go` ends it. FOLDER/pid
+says which process it is.
 
 As `windlass` its batches come from `job.loader`, its steps go through `job.steps`, its lines to its output and its
 metrics to the run; what waits to be written is written before a window ends. As `bare` it has none of these: lines go
@@ -39,7 +40,7 @@ steps = {"windlass": 0, "bare": 0}
 
 def compute(batches: Any) -> tuple[torch.Tensor, torch.Tensor]:
     optimizer.zero_grad()
-    for inputs, targets in next(batches):
+    for inputs, targets in batches:
         loss = nn.functional.mse_loss(model(inputs), targets)
         loss.backward()  # type: ignore[no-untyped-call]
     norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -47,16 +48,14 @@ def compute(batches: Any) -> tuple[torch.Tensor, torch.Tensor]:
     return loss, norm
 
 
-def bare() -> None:
-    loss, _ = compute(plain)
+def tell_nobody(loss: torch.Tensor, _norm: torch.Tensor) -> None:
     steps["bare"] += 1
     value = loss.item()
     print(f"step {steps['bare']}: loss {value:.4f}", file=lines)
     alone.log(steps["bare"], TOTAL, {"last_loss": value, "lr": 1e-4})
 
 
-def under_windlass() -> None:
-    loss, norm = compute(loaded)
+def tell_windlass(loss: torch.Tensor, norm: torch.Tensor) -> None:
     steps["windlass"] += 1
     value = loss.item()
     print(f"step {steps['windlass']}: loss {value:.4f}")
@@ -64,26 +63,35 @@ def under_windlass() -> None:
     meter.done(loss, norm)
 
 
-STEP = {"windlass": under_windlass, "bare": bare}
+def step(arm: str) -> float:
+    """Seconds of CPU beside computing. Clocks are read in both arms: they cost both the same."""
+    source, tell = ARMS[arm]
+    began = time.thread_time()
+    batches = next(source)
+    loaded_at = time.thread_time()
+    loss, norm = compute(batches)
+    computed_at = time.thread_time()
+    tell(loss, norm)
+    return time.thread_time() - computed_at + loaded_at - began
+
+
+ARMS: dict[str, tuple[Any, Any]] = {"windlass": (loaded, tell_windlass), "bare": (plain, tell_nobody)}
 for _ in range(20):
-    bare()
-    under_windlass()
+    step("bare")
+    step("windlass")
 with open(f"{FOLDER}/pid", "w") as file:
     file.write(str(os.getpid()))
 with open(f"{FOLDER}/go") as go, open(f"{FOLDER}/done", "w") as done:
     for line in go:
         arm, wanted_s = line.split()
-        step, window_s, made = STEP[arm], float(wanted_s), 0
+        window_s, made, beside_s = float(wanted_s), 0, 0.0
         began, mine_s, all_s = time.perf_counter(), time.thread_time(), time.process_time()
         while time.perf_counter() - began < window_s:
-            step()
+            beside_s += step(arm)
             made += 1
         if arm == "windlass":
             job.flush()
-        took_s, mine_s, all_s = (
-            time.perf_counter() - began,
-            time.thread_time() - mine_s,
-            time.process_time() - all_s,
-        )
-        done.write(f"{made} {took_s} {mine_s} {all_s}\n")
+        took_s = time.perf_counter() - began
+        mine_s, all_s = time.thread_time() - mine_s, time.process_time() - all_s
+        done.write(f"{made} {took_s} {mine_s} {all_s} {beside_s}\n")
         done.flush()

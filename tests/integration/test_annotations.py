@@ -105,6 +105,9 @@ def test_a_saved_view_is_searched_by_everybody(api: Client) -> None:
     listed = api.get("/api/views").json()["views"]
     assert [(view["name"], view["project"]) for view in listed] == [("all", None), ("all", "vision")]
     assert len(api.get("/api/views", params={"project": "speech"}).json()["views"]) == 1
+    assert found(api, view="all", project="default") == ["c"]  # that of all runs, for one project's
+    assert api.get("/api/views/all", params={"project": "default"}).json()["project"] is None
+    assert api.delete("/api/views/all", params={"project": "default"}).status_code == 404  # it is not default's own
     api.post("/api/views/all", json={"where": "name = 'c'"})
     assert api.get("/api/views/all").json()["where"] == "name = 'c'"
     assert api.delete("/api/views/all").status_code == 204

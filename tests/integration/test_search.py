@@ -70,6 +70,12 @@ def test_what_a_search_finds(api: Client, three: dict[str, str], where: str | No
     assert set(names(api, where)) == expected
 
 
+def test_a_project_narrows_a_search(api: Client, three: dict[str, str]) -> None:
+    assert [run.name for run in found(api, project="vision")] == ["bad"]
+    assert found(api, "metrics.loss < 0.5", project="vision") == []
+    assert found(api, project="it's nobody's") == []
+
+
 def test_the_order_can_be_chosen_and_what_lacks_it_comes_last(api: Client, three: dict[str, str]) -> None:
     assert names(api, None, "metrics.loss desc") == ["bad", "good", "theirs"]
     assert names(api, None, "params.lr") == ["good", "bad", "theirs"]

@@ -39,7 +39,9 @@ def search(
         str | None, typer.Option("--view", metavar="NAME", help="A saved search; `windlass views`.")
     ] = None,
     group: Annotated[str | None, typer.Option("--group", metavar="NAME", help="Runs of this group.")] = None,
-    project: Annotated[str | None, typer.Option("--project", help="Runs of this project, or the view of it.")] = None,
+    project: Annotated[
+        str | None, typer.Option("--project", help="Runs of this project; a view may be its own.")
+    ] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many at most.")] = 50,
     csv: Annotated[bool, typer.Option("--csv", help="CSV on stdout, of all columns.")] = False,
     parquet: Annotated[Path | None, typer.Option("--parquet", metavar="FILE", help="Write a Parquet file.")] = None,
@@ -50,13 +52,7 @@ def search(
     wanted = [name.strip() for name in columns.split(",")] if columns else []
     if view is not None:
         wanted = wanted or list(client.views.get(view, project=project).columns)
-    elif project is not None:
-        where = f"project = '{project}'" + (f" and {where}" if where else "")
-    found = list(
-        client.search(
-            where, order=order or (), limit=limit, group=group, view=view, project=project if view is not None else None
-        )
-    )
+    found = list(client.search(where, order=order or (), limit=limit, group=group, view=view, project=project))
     if json:
         say_json([run.model_dump(mode="json") for run in found])
         return
@@ -71,7 +67,9 @@ def search(
         _show(found, wanted, lenient=view is not None and not columns)
     else:
         notice(
-            "no run is like that" if where or view or group else "there are no runs yet; try `windlass run train.py`"
+            "no run is like that"
+            if where or view or group or project
+            else "there are no runs yet; try `windlass run train.py`"
         )
 
 

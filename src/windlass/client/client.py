@@ -182,7 +182,7 @@ class Client:
         project: str | None = None,
     ) -> Iterator[FoundRun]:
         """Runs that `where` holds for, such as `metrics.loss < 0.5 and state = 'succeeded' and submitted > '7d'`; those
-        of a `group`; those of a saved `view`, which may be one of a `project`."""
+        of a `group`; those of a saved `view`; those of a `project`, which may have views of its own."""
         from windlass.client.annotations import both
         from windlass.wire.search import FoundPage
 

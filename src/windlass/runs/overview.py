@@ -38,11 +38,14 @@ class Overview:
         view: str | None = None,
         project: str | None = None,
     ) -> FoundPage:
-        """`view`: one that was saved, of `project` or of all; what else is given is looked for besides."""
+        """`view`: one that was saved, of `project` or of all; what else is given is looked for besides. With `project`
+        only runs of it."""
         with self._db.read() as tx:
             if view is not None:
                 where, order = apply_view(find_view(tx, view, project), where, order)
-            return search(tx, where=where, order=order, cursor=cursor, limit=limit, now=self._clock.now())
+            return search(
+                tx, where=where, project=project, order=order, cursor=cursor, limit=limit, now=self._clock.now()
+            )
 
     def compare(self, refs: Sequence[str], *, everything: bool = False) -> Comparison:
         with self._db.read() as tx:

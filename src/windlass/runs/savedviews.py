@@ -57,7 +57,7 @@ class SavedViews:
 
     def remove(self, name: str, project: str | None) -> None:
         with self._db.write() as tx:
-            found = find_view(tx, name, project)
+            found = find_view(tx, name, project, exactly=True)
             c = saved_views.c
             tx.execute(delete(saved_views).where(c.name == name, c.project == (found.project or _ALL)))
 
@@ -80,10 +80,12 @@ def apply_view(view: SavedView, where: str | None, order: Sequence[str]) -> Want
     return Wanted(" and ".join(said) or None, order or view.order)
 
 
-def find_view(tx: Connection, name: str, project: str | None) -> SavedView:
-    """Without `project` the only one of that name, or that of all runs."""
+def find_view(tx: Connection, name: str, project: str | None, *, exactly: bool = False) -> SavedView:
+    """That of `project`, or of all runs; without `project` that of all runs, or the only one of that name. `exactly`:
+    with `project` only one of its own."""
     found = load_views(tx, name=name)
-    mine = [view for view in found if view.project == project] or ([] if project else found)
+    others = found if project is None else [] if exactly else [view for view in found if view.project is None]
+    mine = [view for view in found if view.project == project] or others
     if len(mine) > 1:
         places = ", ".join(sorted(view.project or "" for view in mine))
         raise Ambiguous(f"several projects have a view '{name}': {places}", hint="say which: --project NAME")

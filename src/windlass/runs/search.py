@@ -73,11 +73,20 @@ _KINDS = ("metrics", "params", "tags", "datasets")
 
 
 def search(
-    tx: Connection, *, where: str | None, order: Sequence[str], cursor: str | None, limit: int, now: float
+    tx: Connection,
+    *,
+    where: str | None,
+    project: str | None = None,
+    order: Sequence[str],
+    cursor: str | None,
+    limit: int,
+    now: float,
 ) -> FoundPage:
     """The newest first, unless `order` says otherwise. Raises InvalidInput."""
     offset = offset_of(cursor)
     query = _query(where, order, dialect=tx.dialect.name, now=now)
+    if project is not None:
+        query = query.where(_PROJECT == project)
     rows = tx.execute(query.offset(offset).limit(limit + 1)).all()
     ids = [row.id for row in rows[:limit]]
     params, tags, metrics = (

@@ -42,7 +42,7 @@ def search(
         str | None, Query(min_length=1, max_length=64, pattern=r"^[^\x00]*$", description="a saved view's name")
     ] = None,
     project: Annotated[
-        str | None, Query(max_length=200, pattern=r"^[^\x00]*$", description="the project of the view")
+        str | None, Query(max_length=200, pattern=r"^[^\x00]*$", description="only runs of it; the view may be its own")
     ] = None,
 ) -> Response:
     """Runs by what is known of them, the newest first, with params, newest metrics and tags; those of MLflow's clients

@@ -16,7 +16,7 @@ from typing import Any
 from bench.harness import Figure, machine_facts, render_table, tell
 
 ROOT = Path(__file__).resolve().parents[1]
-BENCHES = ("launch", "overhead", "throughput", "engines", "schedule", "checkpoint", "recovery", "tracking")
+BENCHES = ("launch", "overhead", "throughput", "engines", "schedule", "checkpoint", "recovery", "tracking", "joblog")
 
 GPU_FIGURES = Path(__file__).with_name("gpu_figures.md")  # from a machine of another kind, kept by hand
 

@@ -1,4 +1,4 @@
-"""The nodes there are and what runs hold of them, as the API shows them."""
+"""The nodes there are and what runs hold of them, as the API shows them; setting one aside and giving it back."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection, select
 
+from windlass.core.errors import Conflict
 from windlass.core.resources import Node
 from windlass.runs import store
 from windlass.runs.tables import runs
-from windlass.scheduling.aside import load_aside
+from windlass.scheduling.aside import commit_aside, commit_back, find_node, load_aside, load_last_aside
 from windlass.scheduling.engines import load_engines
 from windlass.scheduling.nodes import load_nodes, load_seen_at
 from windlass.scheduling.types import Aside, NodeKey
-from windlass.wire.cluster import AsideView, ClusterView, EngineView, NodeRun, NodeView
+from windlass.wire.cluster import AsideRequest, AsideView, ClusterView, EngineView, NodeRef, NodeRun, NodeView
 
 
 def view_cluster(tx: Connection, *, now: float) -> ClusterView:
@@ -97,3 +98,22 @@ def view_aside(node: NodeKey, aside: Aside) -> AsideView:
         by_hand=aside.by_hand,
         run_id=aside.run_id,
     )
+
+
+def set_aside(tx: Connection, request: AsideRequest, *, now: float) -> AsideView:
+    """Place nothing there any more, whatever was before."""
+    until = None if request.for_s is None else now + request.for_s
+    aside = Aside(reason=request.reason or "by hand", since=now, until=until, by_hand=True)
+    node = find_node(tx, request.node, request.engine)
+    commit_aside(tx, node, aside)
+    return view_aside(node, aside)
+
+
+def give_back(tx: Connection, request: NodeRef, *, now: float) -> AsideView:
+    """What it was set aside for. Raises Conflict if it is not."""
+    node = find_node(tx, request.node, request.engine)
+    aside = load_last_aside(tx, node)
+    if aside is None or not aside.holds(now):
+        raise Conflict(f"node {node[1]} of engine {node[0]} is not set aside", hint="there is nothing to do")
+    commit_back(tx, node)
+    return view_aside(node, aside)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,21 +10,23 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
 from windlass.blobs.contract import Blobs
-from windlass.blobs.snapshots import missing_blobs
 from windlass.core.clock import Clock
-from windlass.core.errors import Ambiguous, CannotFit, Conflict, IdempotencyMismatch, InvalidInput, NotFound
+from windlass.core.errors import CannotFit, Conflict, IdempotencyMismatch, InvalidInput, NotFound
 from windlass.core.exits import Exit, ExitReason
-from windlass.core.names import nearest, unknown
+from windlass.core.names import unknown
 from windlass.db.database import Database
 from windlass.experiments.runstore import load_tag
 from windlass.experiments.types import NOTE
 from windlass.runs import store, views
-from windlass.runs.cluster import view_aside, view_cluster
+from windlass.runs.cluster import give_back, set_aside, view_cluster
+from windlass.runs.cursors import decode_cursor, encode_cursor, read_tag
 from windlass.runs.facts import load_known
 from windlass.runs.logs import LogQuery, load_log_dirs, read_logs
+from windlass.runs.origins import check_code, keep_origin
 from windlass.runs.progress import load_marks
 from windlass.runs.queue import QueueDesk
 from windlass.runs.records import AttemptRecord, RunHead, RunRecord, exit_to_json
+from windlass.runs.references import resolve_run
 from windlass.runs.reproduction import decide_changes, decide_pins
 from windlass.runs.rulebook import heed_points, insert_rules
 from windlass.runs.sealing import Seal
@@ -41,11 +41,10 @@ from windlass.runs.submission import (
 )
 from windlass.runs.types import EventKind, RunState
 from windlass.runs.why import explain_run
-from windlass.scheduling.aside import commit_aside, commit_back, find_node, load_last_aside
 from windlass.scheduling.engines import load_engines
 from windlass.scheduling.nodes import load_kinds
 from windlass.scheduling.rules import Rules
-from windlass.scheduling.types import Aside, NodeKind
+from windlass.scheduling.types import NodeKind
 from windlass.tenancy.prices import PriceBook
 from windlass.tracking.series import Window, load_rollups, load_series
 from windlass.tracking.store import ingest, load_position, load_summaries, lock
@@ -95,8 +94,8 @@ class RunService:
             return known
         spec = fill_checkpoint(parse_spec(request.spec), self._project_checkpoints)
         check_secrets(spec, request.secrets)
-        self._check_code(request.code_digest)
-        origin = self._origin(request.origin)
+        check_code(self._blobs, request.code_digest)
+        origin = keep_origin(self._blobs, request.origin)
         now = self._clock.now()
         with self._db.read() as tx:
             kinds = self._kinds_for(tx, spec)
@@ -155,7 +154,7 @@ class RunService:
     def clone(self, ref: str, request: wire.CloneRequest, *, user: str | None) -> wire.RunView:
         now = self._clock.now()
         with self._db.read() as tx:
-            original = self._resolve(tx, ref)
+            original = resolve_run(tx, ref)
             secrets = {**self._seal.open(tx, original.id), **request.secrets}
         data = changed_spec(original.spec_data, request.set, request.name)
         data.setdefault("seed", original.seed)
@@ -176,7 +175,7 @@ class RunService:
     def reproduce(self, ref: str, request: wire.ReproduceRequest, *, user: str | None) -> wire.Reproduction:
         """The same run again, and what of it could not be pinned."""
         with self._db.read() as tx:
-            original = self._resolve(tx, ref)
+            original = resolve_run(tx, ref)
             known = load_known(tx, original)
         wanted = wire.CloneRequest(
             set=decide_changes(original, known.placement), name=request.name, secrets=request.secrets
@@ -188,7 +187,7 @@ class RunService:
 
     def view(self, ref: str) -> wire.RunView:
         with self._db.read() as tx:
-            return self.view_in(tx, self._resolve(tx, ref))
+            return self.view_in(tx, resolve_run(tx, ref))
 
     def view_in(self, tx: Connection, run: RunRecord) -> wire.RunView:
         attempts = store.load_attempts(tx, run.id)
@@ -222,38 +221,38 @@ class RunService:
         for state in states:
             if state not in set(RunState):
                 raise InvalidInput(unknown("state", state, list(RunState)))
-        before = _decode_cursor(cursor)
+        before = decode_cursor(cursor)
         with self._db.read() as tx:
             found = store.load_page(
-                tx, states=states, project=project, name=name, tag=_tag(tag), before=before, limit=limit + 1
+                tx, states=states, project=project, name=name, tag=read_tag(tag), before=before, limit=limit + 1
             )
             page = found[:limit]
             summaries = self._summaries(tx, page)
         last = page[-1] if len(found) > limit else None
-        return wire.RunPage(runs=summaries, next_cursor=_encode_cursor(last) if last else None)
+        return wire.RunPage(runs=summaries, next_cursor=encode_cursor(last) if last else None)
 
     def attempts(self, ref: str) -> wire.AttemptList:
         with self._db.read() as tx:
-            found = store.load_attempts(tx, self._resolve(tx, ref).id)
+            found = store.load_attempts(tx, resolve_run(tx, ref).id)
             environments = store.load_environments(tx, [attempt.environment_digest for attempt in found])
         shown = [views.attempt_view(attempt, environments.get(attempt.environment_digest or "")) for attempt in found]
         return wire.AttemptList(attempts=shown)
 
     def events(self, ref: str, *, after: int) -> wire.EventPage:
         with self._db.read() as tx:
-            found = store.load_events(tx, self._resolve(tx, ref).id, after=after)
+            found = store.load_events(tx, resolve_run(tx, ref).id, after=after)
         events = [views.event_view(row) for row in found]
         return wire.EventPage(events=events, next_after=events[-1].seq if events else after)
 
     def diff(self, ref: str) -> bytes:
         with self._db.read() as tx:
-            run = self._resolve(tx, ref)
+            run = resolve_run(tx, ref)
         digest = ((run.origin.get("git") or {}).get("diff_digest")) if run.origin else None
         return self._blobs.get(digest) if digest else b""
 
     def why(self, ref: str) -> wire.Why:
         with self._db.read() as tx:
-            return explain_run(tx, self._resolve(tx, ref), self._queue, now=self._clock.now())
+            return explain_run(tx, resolve_run(tx, ref), self._queue, now=self._clock.now())
 
     def queue(self, *, project: str | None, limit: int) -> QueueView:
         with self._db.read() as tx:
@@ -265,28 +264,19 @@ class RunService:
 
     def set_aside(self, request: AsideRequest) -> AsideView:
         """Place nothing there any more, whatever was before."""
-        now = self._clock.now()
-        until = None if request.for_s is None else now + request.for_s
-        aside = Aside(reason=request.reason or "by hand", since=now, until=until, by_hand=True)
         with self._db.write() as tx:
-            node = find_node(tx, request.node, request.engine)
-            commit_aside(tx, node, aside)
-        return view_aside(node, aside)
+            return set_aside(tx, request, now=self._clock.now())
 
     def give_back(self, request: NodeRef) -> AsideView:
         """What it was set aside for. One that is not is a conflict."""
         with self._db.write() as tx:
-            node = find_node(tx, request.node, request.engine)
-            aside = load_last_aside(tx, node)
-            if aside is None or not aside.holds(self._clock.now()):
-                raise Conflict(f"node {node[1]} of engine {node[0]} is not set aside", hint="there is nothing to do")
-            commit_back(tx, node)
+            given_back = give_back(tx, request, now=self._clock.now())
         self._nudge()
-        return view_aside(node, aside)
+        return given_back
 
     def logs(self, ref: str, wanted: LogQuery, *, after: str | None, limit: int) -> wire.LogPage:
         with self._db.read() as tx:
-            log_dirs = load_log_dirs(tx, self._resolve(tx, ref).id)
+            log_dirs = load_log_dirs(tx, resolve_run(tx, ref).id)
         return read_logs(log_dirs, self.stored_logs, wanted, after, limit=limit)
 
     def watch_logs(self, attempt_ids: Sequence[str]) -> None:
@@ -304,7 +294,7 @@ class RunService:
     ) -> wire.MetricsView:
         """Without `names` all, but those of its machines only with `system`."""
         with self._db.read() as tx:
-            run_id = self._resolve(tx, ref).id
+            run_id = resolve_run(tx, ref).id
             known = load_summaries(tx, [run_id]).get(run_id, {})
             for name in names or ():
                 if name not in known:
@@ -316,7 +306,7 @@ class RunService:
     def chart(self, ref: str, name: str, *, most: int, window: Window) -> wire.MetricChart:
         """A metric in at most so many stretches."""
         with self._db.read() as tx:
-            run_id = self._resolve(tx, ref).id
+            run_id = resolve_run(tx, ref).id
             known = load_summaries(tx, [run_id]).get(run_id, {})
             if name not in known:
                 raise NotFound(unknown("metric", name, known))
@@ -324,7 +314,7 @@ class RunService:
 
     def ingest(self, ref: str, batch: wire.MetricBatch) -> wire.MetricReceipt:
         with self._db.write() as tx:
-            run_id = self._resolve(tx, ref).id
+            run_id = resolve_run(tx, ref).id
             lock(tx, run_id)
             position = load_position(tx, run_id, batch.source)
             if batch.seq > position:
@@ -343,7 +333,7 @@ class RunService:
             return self.resolve_in(tx, ref).id
 
     def resolve_in(self, tx: Connection, ref: str) -> RunRecord:
-        return self._resolve(tx, ref)
+        return resolve_run(tx, ref)
 
     # ---- inside ------------------------------------------------------------------------------------------------
 
@@ -368,7 +358,7 @@ class RunService:
         for left in reversed(range(_TRIES)):
             try:
                 with self._db.write() as tx:
-                    run = self._resolve(tx, ref)
+                    run = resolve_run(tx, ref)
                     attempt(tx, run, self._clock.now())
                 break
             except store.ChangedMeanwhile:
@@ -402,65 +392,3 @@ class RunService:
                 wanted = f"wants {gpus:g} of a GPU, and none of its engines hands out parts"
             raise CannotFit(f"this run {wanted}")
         return tuple(kind for kind in kinds if allowed is None or kind.node.engine in allowed)
-
-    def _check_code(self, digest: str | None) -> None:
-        if digest is None:
-            return
-        if not self._blobs.has(digest):
-            raise InvalidInput(f"code snapshot {digest[:12]} is not here", hint="send it to /api/snapshots first")
-        if missing := missing_blobs(self._blobs, digest):
-            raise InvalidInput(
-                f"code snapshot {digest[:12]} lacks {len(missing)} files", hint="send them to /api/blobs"
-            )
-
-    def _origin(self, origin: wire.Origin) -> dict[str, Any]:
-        """As kept in the record: the diff moves to a blob, so that lists of runs stay light."""
-        data = origin.model_dump(mode="json")
-        if origin.git and origin.git.diff:
-            data["git"]["diff_digest"] = self._blobs.put(origin.git.diff.encode("utf-8", "replace"))
-        if data["git"]:
-            data["git"]["diff"] = None
-        return data
-
-    def _resolve(self, tx: Connection, ref: str) -> RunRecord:
-        """A run by its id, a unique beginning of it, or its name (the newest of that name)."""
-        candidates = store.find_ids(tx, ref) if ref.startswith("r-") else store.find_ids(tx, f"r-{ref}")
-        if ref in candidates:
-            candidates = [ref]
-        run_id = candidates[0] if len(candidates) == 1 else store.find_newest_named(tx, ref)
-        if run_id is None and len(candidates) > 1:
-            raise Ambiguous(
-                f"'{ref}' is short for several runs: {', '.join(candidates)}", hint="type one character more"
-            )
-        if run_id is None:
-            known = store.recent_names(tx)
-            guess = nearest(ref, [name for pair in known for name in pair])
-            hint = f"did you mean '{guess}'?" if guess else "`windlass ps -a` lists all runs"
-            raise NotFound(f"there is no run '{ref}'", hint=hint)
-        run = store.load_run(tx, run_id)
-        assert run is not None  # found in this very transaction
-        return run
-
-
-def _tag(text: str | None) -> tuple[str, str | None] | None:
-    if not text:
-        return None
-    key, equals, value = text.partition("=")
-    return key, value if equals else None
-
-
-def _encode_cursor(run: RunHead) -> str:
-    return base64.urlsafe_b64encode(json.dumps([run.submitted_at, run.id]).encode()).decode()
-
-
-def _decode_cursor(text: str | None) -> tuple[float, str] | None:
-    if not text:
-        return None
-    try:
-        at, run_id = json.loads(base64.b64decode(text.encode(), altchars=b"-_", validate=True))
-        at, run_id = float(at), str(run_id)
-    except (ValueError, TypeError, OverflowError, RecursionError) as error:
-        raise InvalidInput(f"{text[:40]!r} is not a cursor; give back the `next_cursor` of the last page") from error
-    if "\x00" in run_id:
-        raise InvalidInput("a cursor holds no NUL; give back the `next_cursor` of the last page")
-    return at, run_id

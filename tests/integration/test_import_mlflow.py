@@ -73,6 +73,9 @@ READS = """
 import warnings
 warnings.simplefilter("ignore")
 
+def own(tags):
+    return {key: value for key, value in tags.items() if not key.startswith("windlass.import.")}
+
 def files(list_files, path=None):
     found = []
     for one in list_files(path):
@@ -83,11 +86,10 @@ for experiment in client.search_experiments():
     runs = {}
     for run in client.search_runs([experiment.experiment_id]):
         run_id = run.info.run_id
-        tags = {key: value for key, value in run.data.tags.items() if not key.startswith("windlass.import.")}
         runs[run_id] = {
             "info": [run.info.run_name, run.info.status, run.info.start_time, run.info.end_time, run.info.user_id],
             "params": run.data.params,
-            "tags": tags,
+            "tags": own(run.data.tags),
             "metrics": {
                 key: sorted([str(p.value).replace("-inf", "-1.7976931348623157e+308"), p.step, p.timestamp]
                             for p in client.get_metric_history(run_id, key))
@@ -100,16 +102,17 @@ for experiment in client.search_experiments():
         }
     models = {
         model.model_id: [model.name, model.status, model.source_run_id, model.creation_timestamp, model.params,
-                         model.tags, [[m.key, m.value, m.step, m.timestamp] for m in model.metrics or []]]
+                         own(model.tags), [[m.key, m.value, m.step, m.timestamp] for m in model.metrics or []]]
         for model in client.search_logged_models([experiment.experiment_id])
     }
-    result[experiment.name] = {"tags": experiment.tags, "runs": runs, "models": models}
+    result[experiment.name] = {"tags": own(experiment.tags), "runs": runs, "models": models}
 result["registered"] = {
-    model.name: [model.description, model.tags, {key: int(value) for key, value in model.aliases.items()}]
+    model.name: [model.description, own(model.tags), {key: int(value) for key, value in model.aliases.items()}]
     for model in client.search_registered_models()
 }
 result["versions"] = {
-    f"{v.name}/{v.version}": [v.current_stage, v.run_id, v.tags, v.creation_timestamp, v.source.split("/artifacts")[-1]]
+    f"{v.name}/{v.version}": [v.current_stage, v.run_id, own(v.tags), v.creation_timestamp, v.description,
+                              v.source.split("/artifacts")[-1]]
     for v in client.search_model_versions()
 }
 """
@@ -211,6 +214,32 @@ client.delete_run(run.info.run_id)
     now, then = here.program(READS), server.program(READS)
     assert now["vision"] == then["vision"]
     assert now["other"]["runs"] == {}
+
+
+def test_what_was_changed_here_stays_until_it_changes_there(server: Place, here: Place) -> None:
+    made = server.program(WRITES)
+    copy(server, here)
+    changes = """
+client.set_registered_model_alias("m", "champion", "1")
+client.transition_model_version_stage("m", "1", "Archived")
+client.update_model_version("m", "1", "approved")
+client.set_model_version_tag("m", "1", "ok", "no")
+client.set_registered_model_tag("m", "t", "w")
+client.set_experiment_tag(client.get_experiment_by_name("vision").experiment_id, "team", "ears")
+client.set_logged_model_tags("%s", {"kind": "x"})
+"""
+    server.program(f'client.set_logged_model_tags("{made["model"]}", {{"kind": "a"}})')
+    copy(server, here)
+    here.program(changes % made["model"])
+    before = here.program(READS)
+    assert copy(server, here).problems == []
+    assert here.program(READS) == before
+    server.program(changes.replace("1", "3").replace("approved", "other").replace('"w"', '"z"') % made["model"])
+    assert copy(server, here).problems == []
+    after = here.program(READS)
+    assert after["registered"]["m"] == ["about m", {"t": "z"}, {"champion": 1}]  # there it is where it was
+    assert after["versions"]["m/1"] == before["versions"]["m/1"]
+    assert after["versions"]["m/3"][:1] == ["Archived"]
 
 
 def test_deleted_runs_come_as_deleted_if_they_are_wanted(server: Place, here: Place) -> None:

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 
+from windlass.core import marks
 from windlass.core.clock import Clock
 from windlass.core.errors import InvalidInput, NotFound
 from windlass.db.database import Database
@@ -47,18 +48,19 @@ class LoggedModelService:
         return model
 
     def adopt(self, given: LoggedModel) -> tuple[str, bool]:
-        """Take in a model that another server has kept, under its id; one that is here is brought up to date. Where
-        its files belong, and whether it was new."""
+        """Take in a model that another server has kept, under its id; of one that is here, what has changed there
+        since. Where its files belong, and whether it was new."""
         with self._db.write() as tx:
             experiment = catalogue.load_active(tx, given.experiment_id)
             model = replace(given, artifact_location=model_location(experiment.artifact_location, given.id))
             created = modelstore.put_new_model(tx, model)
             if not created:
                 model = modelstore.load_model(tx, given.id)
-                changes = {"status": given.status, "status_message": given.status_message}
-                modelstore.update_model(tx, given.id, now_ms=given.updated_ms, **changes)
+                if given.updated_ms > model.updated_ms:
+                    changes = {"status": given.status, "status_message": given.status_message}
+                    modelstore.update_model(tx, given.id, now_ms=given.updated_ms, **changes)
             modelstore.put_params(tx, given.id, given.params)
-            modelstore.put_tags(tx, given.id, given.tags)
+            modelstore.put_tags(tx, given.id, _changed_tags(given, model if not created else None))
             for run_id, points in _by_run(given.metrics).items():
                 modelstore.put_metrics(tx, run_id, points)
         return model.artifact_location, created
@@ -109,6 +111,14 @@ class LoggedModelService:
 
     def _now_ms(self) -> int:
         return int(self._clock.now() * 1000)
+
+
+def _changed_tags(given: LoggedModel, held: LoggedModel | None) -> list[Pair]:
+    """And a mark of them: tags of logged models do not change when they were last changed."""
+    there = {tag.key: tag.value for tag in given.tags}
+    here = {tag.key: tag.value for tag in held.tags} if held else {}
+    mark = {marks.MARK_TAG: marks.mark_of(marks.tag_facts(there))} if there else {}
+    return [Pair(key, value) for key, value in {**marks.changed_tags(there, here), **mark}.items()]
 
 
 def _by_run(metrics: Sequence[ModelMetric]) -> dict[str, list[Metric]]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from windlass.core.errors import InvalidInput, ServerUnreachable, Unauthorized, WindlassError
+from windlass.core.marks import MARK_TAG, changed_tags
 from windlass.imports import plan
 from windlass.imports.destination import Destination, KnownExperiment, Taken
 from windlass.imports.plan import Deed, Here, Places
@@ -103,7 +104,8 @@ class Copier:
         if known and known.deleted:
             self._server.change_experiment(target, deleted=False)
         with self._tolerating(f"tags of experiment '{experiment.name}'"):
-            self._server.set_experiment_tags(target, experiment.tags)
+            here_tags = known.tags if known else {}
+            self._server.set_experiment_tags(target, plan.experiment_tags(experiment.tags, here_tags))
         runs = self._source.runs(experiment, deleted=self._wishes.deleted or experiment.deleted)
         self._at_once(lambda run: self._copy_run(run, target, here.get(plan.kept_run_id(run.id))), self._counted(runs))
         self._at_once(lambda model: self._copy_model(model, target), self._source.logged_models(experiment))
@@ -150,7 +152,7 @@ class Copier:
         self._copy_points(run, run_id, taken)
         if self._wishes.files:
             self._copy_files(run.files, taken.location)
-        server.log_pairs(run_id, "tags", {plan.MARK_TAG: plan.fingerprint(run)})
+        server.log_pairs(run_id, "tags", {MARK_TAG: plan.fingerprint(run)})
         if run.deleted:
             server.change_run(run_id, deleted=True)
 
@@ -192,9 +194,8 @@ class Copier:
         if here is None:
             self._server.create_registered_model(model)
         else:
-            for key, value in model.tags.items():
-                if here.tags.get(key) != value:
-                    self._server.set_model_tag(model.name, key, value)
+            for key, value in changed_tags(model.tags, here.tags).items():
+                self._server.set_model_tag(model.name, key, value)
         taken = set()
         for version in versions:
             with self._tolerating(f"version {version.version} of model '{model.name}'"):
@@ -203,9 +204,11 @@ class Copier:
                     raise InvalidInput(f"its files are at '{version.source}', in no run or model that was copied")
                 self.summary.versions += self._server.put_version(model.name, version, source).created
                 taken.add(version.version)
-        wanted = {alias: version for alias, version in model.aliases.items() if version in taken}
-        for alias, number in plan.decide_aliases(wanted, taken, here.aliases if here else {}):
+        for alias, number in plan.decide_aliases(model, taken, here):
             self._server.set_alias(model.name, alias, number)
+        mark = plan.model_mark(model, taken, here)
+        if mark != (here.tags.get(MARK_TAG, "") if here else ""):
+            self._server.set_model_tag(model.name, MARK_TAG, mark)
 
     # ---- files -------------------------------------------------------------------------------------------------------
 

@@ -11,8 +11,9 @@ from urllib.parse import quote
 
 from windlass.client.transport import Transport
 from windlass.core.errors import InvalidInput
+from windlass.core.marks import MARK_TAG, unmarked
 from windlass.imports import answers
-from windlass.imports.plan import MARK_TAG, Here, kept_model_id, kept_run_id
+from windlass.imports.plan import Here, kept_model_id, kept_run_id
 from windlass.imports.records import Dataset, LoggedModel, Point, RegisteredModel, Run, Version
 
 _MLFLOW = "/api/2.0/mlflow"
@@ -25,6 +26,7 @@ _T = TypeVar("_T")
 class KnownExperiment(NamedTuple):
     id: str
     deleted: bool
+    tags: Mapping[str, str]
 
 
 class Taken(NamedTuple):
@@ -40,7 +42,7 @@ class Destination:
 
     def experiments(self) -> dict[str, KnownExperiment]:
         found = self._pages("experiments/search", {"view_type": "ALL", "max_results": 500}, "experiments")
-        return {one.name: KnownExperiment(one.id, one.deleted) for one in map(answers.read_experiment, found)}
+        return {one.name: KnownExperiment(one.id, one.deleted, one.tags) for one in map(answers.read_experiment, found)}
 
     def create_experiment(self, name: str) -> str:
         return str(self._post("experiments/create", {"name": name})["experiment_id"])
@@ -146,7 +148,7 @@ class Destination:
         return found
 
     def create_registered_model(self, model: RegisteredModel) -> None:
-        tags = [{"key": key, "value": value} for key, value in model.tags.items()]
+        tags = [{"key": key, "value": value} for key, value in unmarked(model.tags).items()]
         body = {"name": model.name, "description": model.description or "", "tags": tags}
         self._post("registered-models/create", body)
 

@@ -11,11 +11,12 @@ from dataclasses import asdict
 from enum import StrEnum
 from typing import NamedTuple
 
-from windlass.imports.records import Experiment, File, LoggedModel, Point, Run, Version
+from windlass.core import marks
+from windlass.core.marks import MARK_TAG
+from windlass.imports.records import Experiment, File, LoggedModel, Point, RegisteredModel, Run, Version
 
 SOURCE_TAG = "windlass.import.source"
 RUN_TAG = "windlass.import.run_id"  # of those that could not keep theirs
-MARK_TAG = "windlass.import.mark"  # set last: what all of the run was like when it was copied
 _PARENT_TAG = "mlflow.parentRunId"
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 _MODEL_ID = re.compile(r"m-[0-9a-f]{32}")
@@ -149,12 +150,32 @@ class Places:
         return None
 
 
+def experiment_tags(there: Mapping[str, str], here: Mapping[str, str]) -> dict[str, str]:
+    """Those to set on an experiment, the mark last."""
+    mark = marks.mark_of(marks.tag_facts(there))
+    return {**marks.changed_tags(there, here), **({MARK_TAG: mark} if here.get(MARK_TAG, "") != mark else {})}
+
+
 def decide_aliases(
-    there: Mapping[str, int], versions: Collection[int], here: Mapping[str, int]
+    model: RegisteredModel, versions: Collection[int], here: RegisteredModel | None
 ) -> Sequence[tuple[str, int]]:
-    """Those to set. One that was moved here, to a version that the source has not, stays."""
+    """Those to set, of versions that have come. One that has not changed there since the last time stays as it is here,
+    and so does one that was moved here to a version that the source has not."""
+    known = marks.read_mark(here.tags) if here else frozenset()
+    placed = here.aliases if here else {}
     return [
         (alias, version)
-        for alias, version in sorted(there.items())
-        if here.get(alias) != version and (alias not in here or here[alias] in versions)
+        for alias, version in sorted(model.aliases.items())
+        if version in versions
+        and placed.get(alias) != version
+        and (alias not in placed or placed[alias] in versions)
+        and marks.fact("alias", alias, version) not in known
     ]
+
+
+def model_mark(model: RegisteredModel, versions: Collection[int], here: RegisteredModel | None) -> str:
+    """Of its tags, and of aliases that were heeded now or before: others are to come with their versions."""
+    known = marks.read_mark(here.tags) if here else frozenset()
+    aliases = {marks.fact("alias", alias, number): number for alias, number in model.aliases.items()}
+    heeded = {one for one, number in aliases.items() if number in versions or one in known}
+    return marks.mark_of(heeded | marks.tag_facts(model.tags))

@@ -13,7 +13,7 @@ from windlass.core.clock import Clock
 from windlass.core.errors import AlreadyExists, Conflict, InvalidInput, NotFound, WindlassError
 from windlass.core.paging import offset_of, page_token
 from windlass.db.database import Database
-from windlass.registry import announcements, filters, naming, origins, search, store
+from windlass.registry import adoption, announcements, filters, naming, origins, search, store
 from windlass.registry.announcements import Announcement
 from windlass.registry.types import (
     ACTIVE_STAGES,
@@ -148,8 +148,9 @@ class RegistryService:
         return made
 
     def adopt_version(self, given: ModelVersion) -> tuple[str, bool]:
-        """Take in a version that another server has kept, with its number and times; one that is here is brought up to
-        date. Where its files are, and whether it was new. Raises Conflict if the number is another version's here."""
+        """Take in a version that another server has kept, with its number and times; of one that is here, what has
+        changed there since. Where its files are, and whether it was new. Raises Conflict if the number is another
+        version's here."""
         naming.check_name(given.name)
         naming.check_tags(given.tags)
         new = NewVersion(
@@ -165,19 +166,25 @@ class RegistryService:
             store.lock_model(deed.tx, given.name)
             held = store.find_version(deed.tx, given.name, given.version)
             if held is not None:
-                return _same_version(held, given).location or "", self._refresh_version(deed.tx, given)
+                location = _same_version(held, given).location or ""
+                self._refresh_version(deed.tx, given)
+                return location, False
             origins.check_source(deed.tx, new, pattern=self._sources)
             traced, location = origins.trace_source(deed.tx, new)
-            store.insert_version(deed.tx, replace(given, run_id=traced.run_id, location=location))
+            tags = adoption.marked_tags(given)
+            store.insert_version(deed.tx, replace(given, run_id=traced.run_id, location=location, tags=tags))
             if store.load_model(deed.tx, given.name).updated_at < given.updated_at:
                 store.update_model(deed.tx, given.name, updated_at=given.updated_at)
         return location, True
 
-    def _refresh_version(self, tx: Connection, given: ModelVersion) -> bool:
-        store.update_version(tx, given.name, given.version, description=given.description, stage=given.stage)
-        for key, value in given.tags.items():
-            store.put_version_tag(tx, given.name, given.version, key, value)
-        return False
+    def _refresh_version(self, tx: Connection, given: ModelVersion) -> None:
+        held = store.load_version(tx, given.name, given.version)
+        columns, tags = adoption.decide_changes(held, given)
+        if columns:
+            store.update_version(tx, given.name, given.version, **columns)
+        for key, value in tags.items():
+            if held.tags.get(key) != value:
+                store.put_version_tag(tx, given.name, given.version, key, value)
 
     def get_version(self, name: str, version: int) -> ModelVersion:
         naming.check_name(name)

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from windlass.core.marks import MARK_TAG
 from windlass.imports import plan
 from windlass.imports.plan import Deed, Here, Places
-from windlass.imports.records import Experiment, File, LoggedModel, Owner, Point, Run, Version
+from windlass.imports.records import Experiment, File, LoggedModel, Owner, Point, RegisteredModel, Run, Version
 
 ID = "0123456789abcdef0123456789abcdef"
 MODEL = f"m-{ID}"
@@ -17,6 +18,10 @@ MODEL = f"m-{ID}"
 
 def run(**changes: object) -> Run:
     return replace(Run(id=ID, name="one", params={"lr": "1"}, files=Owner("run", ID)), **changes)  # type: ignore[arg-type]
+
+
+def registered(**changes: object) -> RegisteredModel:
+    return replace(RegisteredModel(name="m"), **changes)  # type: ignore[arg-type]
 
 
 def test_a_run_is_copied_once_and_again_when_it_has_changed() -> None:
@@ -106,6 +111,27 @@ def test_sources_of_versions_follow_their_files(source: str, wanted: str | None)
 
 
 def test_aliases_that_were_moved_on_here_stay() -> None:
-    there = {"champion": 2, "new": 1, "same": 1, "mine": 2}
-    here = {"champion": 1, "same": 1, "mine": 9}
+    there = registered(aliases={"champion": 2, "new": 1, "same": 1, "mine": 2, "later": 3})
+    here = registered(aliases={"champion": 1, "same": 1, "mine": 9})
     assert plan.decide_aliases(there, {1, 2}, here) == [("champion", 2), ("new", 1)]
+    mark = {MARK_TAG: plan.model_mark(there, {1, 2}, here)}
+    changed = registered(tags=mark, aliases={"champion": 1, "same": 2})  # and others were removed
+    assert plan.decide_aliases(there, {1, 2, 3}, changed) == [("later", 3)]
+    there = registered(aliases={"champion": 3, "same": 1})
+    assert plan.decide_aliases(there, {1, 2, 3}, changed) == [("champion", 3)]
+
+
+def test_an_alias_whose_version_fails_to_come_once_is_known_all_the_same() -> None:
+    there = registered(aliases={"champion": 1})
+    here = registered(tags={MARK_TAG: plan.model_mark(there, {1}, None)}, aliases={"champion": 2})
+    assert plan.model_mark(there, set(), here) == here.tags[MARK_TAG]
+
+
+def test_tags_of_an_experiment_that_were_changed_here_stay() -> None:
+    there = {"team": "eyes", "note": "old"}
+    first = plan.experiment_tags(there, {})
+    assert list(first) == ["team", "note", MARK_TAG]
+    here = {**first, "note": "ours"}
+    assert plan.experiment_tags(there, here) == {}
+    assert plan.experiment_tags({**there, "team": "ears"}, here).keys() == {"team", MARK_TAG}
+    assert "note" not in plan.experiment_tags(there, {"note": "made here"})

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from itertools import chain, count
 from pathlib import Path
 
 from windlass.agent.eventfile import Damaged, began_at
@@ -18,6 +20,8 @@ from windlass.core.errors import InvalidInput
 from windlass.imports.records import Experiment, File, LoggedModel, Owner, Point, RegisteredModel, Run
 
 DAMAGED_TAG = "windlass.import.damaged"
+_REFUSED = re.compile(r"[^/\w.\- :]")
+_LONGEST_NAME = 250
 _MOST_READ = 32  # folders whose points are kept in memory: more than are copied at a time
 
 
@@ -113,6 +117,7 @@ class BoardSource:
 
 def _read_folder(folder: Path) -> _Folder:
     found = _Folder()
+    names = _Names()
     for file in sorted(one for one in folder.iterdir() if _is_event_file(one)):
         try:
             for scalars, _ in read_file(str(file), 0, math.inf):
@@ -120,10 +125,30 @@ def _read_folder(folder: Path) -> _Folder:
                     continue
                 for tag, value in scalars.values:
                     point = Point(scalars.step, max(0, round(scalars.at * 1000)), value)
-                    found.points.setdefault(tag, []).append(point)
+                    found.points.setdefault(names.of(tag), []).append(point)
         except Damaged:
             found.damaged.append(file.name)
     return found
+
+
+class _Names:
+    """Tags as MLflow's API takes them: other characters become `_`, and two tags stay two."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}
+        self._taken: set[str] = set()
+
+    def of(self, tag: str) -> str:
+        if tag not in self._names:
+            self._names[tag] = self._name(tag)
+            self._taken.add(self._names[tag])
+        return self._names[tag]
+
+    def _name(self, tag: str) -> str:
+        parts = [part for part in _REFUSED.sub("_", tag).split("/") if part not in ("", ".", "..")]
+        plain = "/".join(parts)[:_LONGEST_NAME] or "_"
+        others = (f"{plain[: _LONGEST_NAME - 6]}_{number}" for number in count(2))
+        return next(name for name in chain([plain], others) if name not in self._taken)
 
 
 def _is_event_file(file: Path) -> bool:

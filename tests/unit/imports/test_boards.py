@@ -65,3 +65,11 @@ def test_a_folder_without_event_files_is_refused(tmp_path: Path) -> None:
         BoardSource(tmp_path)
     with pytest.raises(InvalidInput, match="there is no folder"):
         BoardSource(tmp_path / "nothing")
+
+
+def test_tags_have_names_that_mlflow_takes(tmp_path: Path) -> None:
+    tags = ("Accuracy (%)", "acc@1", "acc#1", "loss[0]", "a//b", "/x/", "plain/loss")
+    records = [record(event(1_700_000_000, 1, simple(tag, 0.5))) for tag in tags]
+    write(tmp_path / "logs", 1_700_000_000, *records)
+    [run] = runs(BoardSource(tmp_path / "logs")).values()
+    assert list(run.metrics) == ["Accuracy ___", "acc_1", "acc_1_2", "loss_0_", "a/b", "x", "plain/loss"]

@@ -179,7 +179,7 @@ def test_everything_comes_over_and_nothing_twice(kind: str, here: Place, request
     assert (first.logged_models, first.models, first.versions) == (1, 1, 2)
     assert here.program(READS) == there.program(READS)
     again = copy(there, here)
-    assert again.runs == {"copied": 0, "updated": 0, "unchanged": 3, "left": 0}
+    assert again.runs == {"copied": 0, "updated": 0, "unchanged": 3, "left": 0, "incomplete": 0}
     assert (again.points, again.files, again.logged_models, again.models, again.versions) == (0, 0, 0, 0, 0)
     found = here.program(f"""
 import pathlib
@@ -209,7 +209,7 @@ client.delete_run(run.info.run_id)
 """)
     summary = copy(server, here)
     assert summary.problems == []
-    assert summary.runs == {"copied": 1, "updated": 1, "unchanged": 1, "left": 1}
+    assert summary.runs == {"copied": 1, "updated": 1, "unchanged": 1, "left": 1, "incomplete": 0}
     assert (summary.points, summary.files) == (2, 1)
     now, then = here.program(READS), server.program(READS)
     assert now["vision"] == then["vision"]

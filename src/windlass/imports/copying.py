@@ -4,19 +4,22 @@ already is not sent again, so that the same call goes on where one was broken of
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from itertools import groupby, islice
+from operator import itemgetter
 from typing import Any, Protocol, TypeVar
 
 from windlass.core.errors import InvalidInput, ServerUnreachable, Unauthorized, WindlassError
 from windlass.core.marks import MARK_TAG, changed_tags
 from windlass.imports import plan
-from windlass.imports.destination import Destination, KnownExperiment, Taken
+from windlass.imports.destination import POINTS_AT_ONCE, Destination, KnownExperiment, Taken
 from windlass.imports.plan import Deed, Here, Places
-from windlass.imports.records import Experiment, File, LoggedModel, Owner, Point, RegisteredModel, Run, Source
+from windlass.imports.records import Experiment, File, LoggedModel, Owner, Point, RegisteredModel, Run, Source, Version
 
 _T = TypeVar("_T")
+INCOMPLETE = "incomplete"  # runs of which something could not be copied: the problems say what
 _AHEAD = 4  # runs read ahead for each that is being copied
 
 
@@ -35,7 +38,7 @@ class Summary:
 
     experiments: int = 0
     experiments_created: int = 0
-    runs: dict[str, int] = field(default_factory=lambda: {deed.value: 0 for deed in Deed})
+    runs: dict[str, int] = field(default_factory=lambda: {**{deed.value: 0 for deed in Deed}, INCOMPLETE: 0})
     points: int = 0
     files: int = 0
     bytes: int = 0
@@ -72,10 +75,7 @@ class Copier:
         for experiment in chosen:
             self._copy_experiment(experiment, known.get(experiment.name))
         with self._tolerating("registered models"):
-            here = self._server.registered_models()
-            for model in self._source.registered_models():
-                with self._tolerating(f"model '{model.name}'"):
-                    self._copy_registered(model, here.get(model.name))
+            self._copy_registered(list(self._source.registered_models()), self._server.registered_models())
         return self.summary
 
     def _chosen(self) -> list[Experiment]:
@@ -128,19 +128,22 @@ class Copier:
             yield run
 
     def _copy_run(self, run: Run, experiment_id: str, here: Here | None) -> None:
-        deed = plan.decide_run(run, here)
+        deed, whole = plan.decide_run(run, here), False
         with self._tolerating(f"run {run.id}"):
             if here:
                 self._note_place(run, here.location)
             if deed is Deed.COMPARE_FILES and here and self._wishes.files and not run.deleted:
-                self._copy_files(run.files, here.location)
+                whole = self._copy_files(run.files, here.location)
             elif deed in (Deed.COPY, Deed.UPDATE):
-                self._bring_run(run, experiment_id, here)
+                whole = self._bring_run(run, experiment_id, here)
+            else:
+                whole = True
         with self._lock:
-            self.summary.runs[deed] += 1
+            self.summary.runs[deed.value if whole else INCOMPLETE] += 1
         self._watcher.ended(run.name or run.id)
 
-    def _bring_run(self, run: Run, experiment_id: str, here: Here | None) -> None:
+    def _bring_run(self, run: Run, experiment_id: str, here: Here | None) -> bool:
+        """Whether all of it has come. If not, it has no mark, and is brought again the next time."""
         run_id, server = plan.kept_run_id(run.id), self._server
         if here and here.deleted:
             server.change_run(run_id, deleted=False)
@@ -149,21 +152,38 @@ class Copier:
         server.log_pairs(run_id, "params", run.params)
         server.log_pairs(run_id, "tags", plan.tags_of(run, self._source.address))
         server.log_inputs(run_id, run)
-        self._copy_points(run, run_id, taken)
+        whole = self._copy_points(run, run_id, taken)
         if self._wishes.files:
-            self._copy_files(run.files, taken.location)
-        server.log_pairs(run_id, "tags", {MARK_TAG: plan.fingerprint(run)})
+            whole &= self._copy_files(run.files, taken.location)
+        server.log_pairs(run_id, "tags", {MARK_TAG: plan.fingerprint(run) if whole else ""})
         if run.deleted:
             server.change_run(run_id, deleted=True)
+        return whole
 
     def _note_place(self, run: Run, location: str) -> None:
         with self._lock:
             self._places.add_run(run, location)
 
-    def _copy_points(self, run: Run, run_id: str, taken: Taken) -> None:
-        count = self._server.log_points(run_id, self._missing_points(run, run_id, taken))
+    def _copy_points(self, run: Run, run_id: str, taken: Taken) -> bool:
+        """As many at a time as fit; one by one metric what is refused together. Whether all have come."""
+        whole = True
+        missing = self._missing_points(run, run_id, taken)
+        while some := list(islice(missing, POINTS_AT_ONCE)):
+            try:
+                self._send_points(run_id, some)
+            except (ServerUnreachable, Unauthorized):
+                raise
+            except WindlassError:
+                for key, named in groupby(some, key=itemgetter(0)):
+                    with self._tolerating(f"metric '{key}' of run {run.id}") as tried:
+                        self._send_points(run_id, list(named))
+                    whole &= tried.succeeded
+        return whole
+
+    def _send_points(self, run_id: str, points: Sequence[tuple[str, Point]]) -> None:
+        self._server.log_points(run_id, points)
         with self._lock:
-            self.summary.points += count
+            self.summary.points += len(points)
 
     def _missing_points(self, run: Run, run_id: str, taken: Taken) -> Iterator[tuple[str, Point]]:
         for key in run.metrics:
@@ -182,28 +202,47 @@ class Copier:
             if self._wishes.files:
                 self._copy_files(model.files, taken.location)
 
-    def _copy_registered(self, model: RegisteredModel, here: RegisteredModel | None) -> None:
-        """With chosen experiments, the versions that come from them alone."""
-        versions = [one for one in model.versions if not self._wishes.experiments or self._places.has_origin(one)]
-        if self._wishes.experiments and not versions:
+    def _copy_registered(self, models: Sequence[RegisteredModel], here: Mapping[str, RegisteredModel]) -> None:
+        """All models first, then their versions, of which some are copies of others'; then what names versions."""
+        taken: dict[str, set[int]] = {}
+        coming: list[tuple[str, Version]] = []
+        for model in models:
+            versions = [one for one in model.versions if not self._wishes.experiments or self._places.has_origin(one)]
+            if self._wishes.experiments and not versions:
+                continue
+            with self._tolerating(f"model '{model.name}'"):
+                self._put_registered(model, here.get(model.name))
+                taken[model.name] = set()
+                coming += [(model.name, version) for version in versions]
+        if self._wishes.dry_run:
+            self.summary.versions += len(coming)
             return
+        for name, version in plan.in_order(coming):
+            with self._tolerating(f"version {version.version} of model '{name}'"):
+                self._put_version(name, version)
+                taken[name].add(version.version)
+        for model in models:
+            if model.name in taken:
+                with self._tolerating(f"aliases of model '{model.name}'"):
+                    self._put_aliases(model, taken[model.name], here.get(model.name))
+
+    def _put_registered(self, model: RegisteredModel, here: RegisteredModel | None) -> None:
         self.summary.models += here is None
         if self._wishes.dry_run:
-            self.summary.versions += len(versions)
             return
         if here is None:
             self._server.create_registered_model(model)
         else:
             for key, value in changed_tags(model.tags, here.tags).items():
                 self._server.set_model_tag(model.name, key, value)
-        taken = set()
-        for version in versions:
-            with self._tolerating(f"version {version.version} of model '{model.name}'"):
-                source = self._places.source_of(version)
-                if source is None:
-                    raise InvalidInput(f"its files are at '{version.source}', in no run or model that was copied")
-                self.summary.versions += self._server.put_version(model.name, version, source).created
-                taken.add(version.version)
+
+    def _put_version(self, name: str, version: Version) -> None:
+        source = self._places.source_of(version)
+        if source is None:
+            raise InvalidInput(f"its files are at '{version.source}', in no run or model that was copied")
+        self.summary.versions += self._server.put_version(name, version, source).created
+
+    def _put_aliases(self, model: RegisteredModel, taken: set[int], here: RegisteredModel | None) -> None:
         for alias, number in plan.decide_aliases(model, taken, here):
             self._server.set_alias(model.name, alias, number)
         mark = plan.model_mark(model, taken, here)
@@ -212,21 +251,28 @@ class Copier:
 
     # ---- files -------------------------------------------------------------------------------------------------------
 
-    def _copy_files(self, owner: Owner, location: str) -> None:
-        there = list(self._source.files(owner))
+    def _copy_files(self, owner: Owner, location: str) -> bool:
+        """Whether all of them are here."""
+        there, whole = list(self._source.files(owner)), True
         if not there:
-            return
+            return whole
         for file in plan.missing_files(there, self._server.files(location)):
-            self._server.put_file(location, file.path, lambda file=file: self._pieces(owner, file))  # type: ignore[misc]
-            with self._lock:
-                self.summary.files += 1
-                self.summary.bytes += file.size_bytes or 0
+            with self._tolerating(f"file '{file.path}' of {owner.kind} {owner.id}") as tried:
+                self._server.put_file(location, file.path, lambda file=file: self._pieces(owner, file))  # type: ignore[misc]
+                with self._lock:
+                    self.summary.files += 1
+                    self.summary.bytes += file.size_bytes or 0
+            whole &= tried.succeeded
+        return whole
 
     def _pieces(self, owner: Owner, file: File) -> Iterator[bytes]:
-        with self._source.reading(owner, file.path) as pieces:
-            for piece in pieces:
-                yield piece
-                self._watcher.sent(len(piece))
+        try:
+            with self._source.reading(owner, file.path) as pieces:
+                for piece in pieces:
+                    yield piece
+                    self._watcher.sent(len(piece))
+        except OSError as error:
+            raise InvalidInput(f"it cannot be read: {error.strerror or error}") from error
 
     # ---- order -------------------------------------------------------------------------------------------------------
 
@@ -255,11 +301,13 @@ class _Tolerating:
     def __init__(self, what: str, problems: list[str]) -> None:
         self._what = what
         self._problems = problems
+        self.succeeded = False
 
-    def __enter__(self) -> None:
-        return None
+    def __enter__(self) -> _Tolerating:
+        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _trace: Any) -> bool:
+        self.succeeded = error is None
         if not isinstance(error, WindlassError) or isinstance(error, ServerUnreachable | Unauthorized):
             return False
         self._problems.append(f"{self._what}: {error.message}")

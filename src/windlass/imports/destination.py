@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
@@ -17,7 +16,7 @@ from windlass.imports.plan import Here, kept_model_id, kept_run_id
 from windlass.imports.records import Dataset, LoggedModel, Point, RegisteredModel, Run, Version
 
 _MLFLOW = "/api/2.0/mlflow"
-_POINTS_AT_ONCE = 1_000  # what one batch may hold
+POINTS_AT_ONCE = 1_000  # what one batch may hold
 _PAIRS_AT_ONCE = 100
 _OURS = "mlflow-artifacts:/"
 _T = TypeVar("_T")
@@ -97,17 +96,12 @@ class Destination:
                 return
             asked["page_token"] = token
 
-    def log_points(self, run_id: str, points: Iterable[tuple[str, Point]]) -> int:
-        """Of any metrics, as many of them as fit at a time; how many."""
-        count = 0
-        named = iter(points)
-        while some := list(islice(named, _POINTS_AT_ONCE)):
-            metrics = [
-                {"key": key, "value": _number(one.value), "timestamp": one.at_ms, "step": one.step} for key, one in some
-            ]
-            self._post("runs/log-batch", {"run_id": run_id, "metrics": metrics})
-            count += len(some)
-        return count
+    def log_points(self, run_id: str, points: Sequence[tuple[str, Point]]) -> None:
+        """Of any metrics, `POINTS_AT_ONCE` at most."""
+        metrics = [
+            {"key": key, "value": _number(one.value), "timestamp": one.at_ms, "step": one.step} for key, one in points
+        ]
+        self._post("runs/log-batch", {"run_id": run_id, "metrics": metrics})
 
     # ---- models ------------------------------------------------------------------------------------------------------
 

@@ -150,6 +150,26 @@ class Places:
         return None
 
 
+def in_order(versions: Sequence[tuple[str, Version]]) -> list[tuple[str, Version]]:
+    """Copies of other versions after what they are copies of."""
+    sources = {(name, version.version): _copied_from(version) for name, version in versions}
+
+    def depth(name: str, version: Version) -> int:
+        seen = {(name, version.version)}
+        above = _copied_from(version)
+        while above in sources and above not in seen:
+            seen.add(above)
+            above = sources[above]
+        return len(seen)
+
+    return sorted(versions, key=lambda one: depth(*one))
+
+
+def _copied_from(version: Version) -> tuple[str, int] | None:
+    match = re.fullmatch(r"models:/([^/@]+)/([0-9]{1,9})", version.source)
+    return (match[1], int(match[2])) if match else None
+
+
 def experiment_tags(there: Mapping[str, str], here: Mapping[str, str]) -> dict[str, str]:
     """Those to set on an experiment, the mark last."""
     mark = marks.mark_of(marks.tag_facts(there))

@@ -121,6 +121,25 @@ def test_aliases_that_were_moved_on_here_stay() -> None:
     assert plan.decide_aliases(there, {1, 2, 3}, changed) == [("champion", 3)]
 
 
+def test_copies_of_versions_come_after_what_they_are_copies_of() -> None:
+    def version(name: str, number: int, source: str) -> tuple[str, Version]:
+        return name, Version(version=number, source=source)
+
+    found = plan.in_order(
+        [
+            version("alpha", 1, "models:/mid/2"),
+            version("alpha", 2, "models:/elsewhere/1"),
+            version("loop", 1, "models:/loop/2"),
+            version("loop", 2, "models:/loop/1"),
+            version("mid", 2, "models:/zeta/1"),
+            version("zeta", 1, f"runs:/{ID}/m"),
+        ]
+    )
+    order = [(name, one.version) for name, one in found]
+    assert order.index(("zeta", 1)) < order.index(("mid", 2)) < order.index(("alpha", 1))
+    assert len(order) == 6
+
+
 def test_an_alias_whose_version_fails_to_come_once_is_known_all_the_same() -> None:
     there = registered(aliases={"champion": 1})
     here = registered(tags={MARK_TAG: plan.model_mark(there, {1}, None)}, aliases={"champion": 2})

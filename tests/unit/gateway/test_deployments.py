@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from windlass.core.errors import InvalidInput, Unavailable
 from windlass.gateway.deployments import Deployments, check_path
+
+_entered, _leave, _never = threading.Event(), threading.Event(), threading.Event()
 
 
 class _Answering(BaseHTTPRequestHandler):
@@ -19,7 +24,15 @@ class _Answering(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         sent = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if "broken" in self.path:
+        if "odd" in self.path:
+            self.wfile.write(b"what?\r\n")
+        elif "slow" in self.path:
+            self._answer_slowly()
+        elif "waits" in self.path:
+            _entered.set()
+            assert _leave.wait(60)
+            self._answer(200, {})
+        elif "broken" in self.path:
             self._answer(503, {"detail": "no model"})
         elif sent == {"prompt": ""}:
             self._answer(422, {"detail": "empty"})
@@ -32,6 +45,15 @@ class _Answering(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
+
+    def _answer_slowly(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "3002")
+        self.end_headers()
+        with contextlib.suppress(OSError):  # nobody listens any more
+            for part in (b"[", *[b" "] * 3000, b"]"):
+                self.wfile.write(part)
+                _never.wait(0.01)
 
     def log_message(self, *_said: object) -> None:
         pass
@@ -70,10 +92,14 @@ def test_lists_and_calls_are_handed_on(target: str) -> None:
         ("POST", "foo/bar"),
         ("POST", "gateway/a/b/invocations"),
         ("POST", "gateway/../../invocations"),
+        ("POST", "gateway/../invocations"),
+        ("POST", "gateway/x?/invocations"),
+        ("POST", "gateway/x%2Fy/invocations"),
+        ("POST", "gateway/x\n/invocations"),
     ],
 )
 def test_nothing_else_is_asked(method: str, path: str) -> None:
-    with pytest.raises(InvalidInput, match=f"Invalid gateway_path: {path} for method: {method}"):
+    with pytest.raises(InvalidInput, match=re.escape(f"Invalid gateway_path: {path} for method: {method}")):
         check_path(method, path)
 
 
@@ -92,3 +118,31 @@ def test_what_it_refuses_is_told(target: str) -> None:
 def test_one_that_is_not_there_is_named() -> None:
     with pytest.raises(Unavailable, match=r"the deployments server at http://127\.0\.0\.1:9 cannot be asked"):
         Deployments("http://127.0.0.1:9").ask("GET", "api/2.0/endpoints")
+
+
+def test_one_that_does_not_speak_http_is_named(target: str) -> None:
+    with pytest.raises(Unavailable, match="cannot be asked: what"):
+        Deployments(target).ask("POST", "gateway/odd/invocations", {})
+    with pytest.raises(Unavailable, match="cannot be asked"):
+        Deployments("http://no host").ask("GET", "api/2.0/endpoints")
+    with pytest.raises(Unavailable, match="cannot be asked"):
+        Deployments("nowhere").ask("GET", "api/2.0/endpoints")
+
+
+def test_one_that_answers_byte_by_byte_is_given_up(target: str) -> None:
+    with pytest.raises(Unavailable, match="cannot be asked"):
+        Deployments(target, patience_s=0.3).ask("POST", "gateway/slow/invocations", {})
+
+
+def test_only_some_wait_at_once(target: str) -> None:
+    deployments = Deployments(target, most_calls=1)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(deployments.ask, "POST", "gateway/waits/invocations", {})
+        try:
+            assert _entered.wait(60)
+            with pytest.raises(Unavailable, match="asked already, by 1 at once"):
+                deployments.ask("GET", "api/2.0/endpoints")
+        finally:
+            _leave.set()
+        assert first.result() == {}
+    assert deployments.ask("GET", "api/2.0/endpoints")["endpoints"]

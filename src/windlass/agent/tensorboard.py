@@ -102,7 +102,7 @@ class Boards:
         self._load()
         begin = time.monotonic()
         found = find_files(self._roots, since=self._since, deadline=begin + _LONGEST_SEARCH_S)
-        self._files = sorted(set(self._files) | set(found))
+        self._files = sorted(set(self._files) | set(found), key=_order)
         if new := [path for path in self._files if path not in self._offsets]:
             self._offsets.update(dict.fromkeys(new, 0))
             self._numbers = {path: number for number, path in enumerate(self._offsets)}
@@ -212,6 +212,11 @@ def find_files(roots: List[str], *, since: int, deadline: float) -> Iterator[str
                         left.append((entry.path, depth + 1))
         except OSError:
             continue  # not there yet, or not for us
+
+
+def _order(path: str) -> Tuple[int, int, str]:
+    """The first writer first, and the outermost of those that began together: others are named as seen from it."""
+    return eventfile.began_at(os.path.basename(path)) or 0, path.count(os.sep), path
 
 
 def _is_worth_a_look(entry: "os.DirEntry[str]") -> bool:

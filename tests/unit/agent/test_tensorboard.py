@@ -245,6 +245,15 @@ def test_several_writers_have_their_folders_in_names(folders: list[str], prefixe
     assert [names.prefix(folder) for folder in folders] == prefixes
 
 
+def test_the_first_writer_has_no_prefix_whatever_the_others_are_called(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.log("runs/x/a_part", 1)  # before `events...` in the alphabet
+    node.log("runs/x", 2)
+    node.log("runs/earlier/b", 3, tag="late", began=NOW + 1)
+    node.boards.drain()
+    assert {name for name, _, _ in node.points()} == {"loss", "a_part/loss", "earlier/b/late"}
+
+
 def test_lines_are_as_the_ranks_own(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.log("runs", 3, -0.5)

@@ -103,8 +103,8 @@ def merge_usage(samples: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | Non
     for name in ("cpu_percent", "rss_bytes", "peak_rss_bytes", "cpu_seconds"):
         merged[name] = sum(sample[name] for sample in samples)
     for name in ("gpus", "ranks"):
-        merged[name] = [item for sample in samples for item in sample[name]]
-    if nodes := [item for sample in samples for item in sample.get("nodes", ())]:
+        merged[name] = [item for sample in samples for item in _rows(sample, name)]
+    if nodes := [item for sample in samples for item in _rows(sample, "nodes")]:
         merged["nodes"] = nodes
     if printed := [sample["printed"] for sample in samples if sample.get("printed")]:
         merged["printed"] = printed[0]  # of the node with the first rank
@@ -112,3 +112,9 @@ def merge_usage(samples: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | Non
     if told:
         merged["progress"] = max(told, key=lambda progress: int(progress["step"]))
     return merged
+
+
+def _rows(sample: Mapping[str, Any], name: str) -> list[Any]:
+    """Programs can write into the folder of their node: what is no list is none."""
+    found = sample.get(name)
+    return found if isinstance(found, list) else []

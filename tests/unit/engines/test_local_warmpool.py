@@ -142,3 +142,6 @@ def test_usage_of_nodes_adds_up() -> None:
         "nodes": [{"node": 0}],
     }
     assert merge_usage([]) is None
+    odd = merge_usage([first, {**second, "gpus": None, "ranks": 3, "nodes": 0.5}])  # programs can write there
+    assert odd is not None
+    assert (odd["gpus"], odd["ranks"], odd["nodes"]) == ([{"index": 0}], [{"rank": 0}], [{"node": 0}])

@@ -76,6 +76,14 @@ def boot_id() -> str:
         return file.read().strip()
 
 
+def network_id() -> str:
+    """Of the network that this process sees; pods of one machine have different ones."""
+    try:
+        return "%s %s" % (boot_id(), os.readlink("/proc/self/ns/net"))
+    except OSError:
+        return boot_id()
+
+
 class Stat(NamedTuple):
     pid: int
     state: str

@@ -25,7 +25,8 @@ class Sampler:
     def __init__(self, gpu_indices: Sequence[int], *, folder: str, node: int) -> None:
         """`folder`: how full its disk is will be told. `node`: its number in the gang."""
         self._gpu_indices = tuple(gpu_indices)
-        self._node = node
+        # Nodes of a gang may be on one machine, and each tells what goes over all of its disks and network.
+        self._node = {"node": node, "host": kernel.boot_id(), "network": kernel.network_id()}
         self._traffic = Traffic(folder)
         self._pcie = {index: Rates() for index in self._gpu_indices}
         self._nvml: Nvml | None = None
@@ -72,7 +73,7 @@ class Sampler:
             )
         self.peak_rss_bytes = max(self.peak_rss_bytes, total_rss_bytes)
         cpu_percent = round(sum(row["cpu_percent"] for row in rows), 1)
-        node = {"node": self._node, "cpu_percent": cpu_percent, "rss_bytes": total_rss_bytes}
+        node = {**self._node, "cpu_percent": cpu_percent, "rss_bytes": total_rss_bytes}
         return {
             "at": time.time(),
             "cpu_percent": cpu_percent,

@@ -58,14 +58,18 @@ class Traffic:
         return {"disk_read_bytes": read * _SECTOR_BYTES, "disk_write_bytes": written * _SECTOR_BYTES} if whole else {}
 
     def _network(self) -> dict[str, int]:
-        received = sent = 0
+        """Of devices alone, where there are any: bonds, bridges and the like would count their bytes again. A pod has
+        none of its own."""
         try:
             with open(os.path.join(self._proc, "net", "dev")) as file:
-                for line in file:
-                    name, colon, numbers = line.partition(":")
-                    if colon and name.strip() != _OWN:
-                        fields = numbers.split()
-                        received, sent = received + int(fields[0]), sent + int(fields[8])
+                rows = [line.partition(":") for line in file if ":" in line]
+            counters = {name.strip(): numbers.split() for name, _, numbers in rows if name.strip() != _OWN}
+            devices = {name: found for name, found in counters.items() if self._is_device(name)} or counters
+            received = sum(int(fields[0]) for fields in devices.values())
+            sent = sum(int(fields[8]) for fields in devices.values())
         except (OSError, ValueError, IndexError):
             return {}
         return {"network_in_bytes": received, "network_out_bytes": sent}
+
+    def _is_device(self, name: str) -> bool:
+        return os.path.exists(os.path.join(self._sys, "class", "net", name, "device"))

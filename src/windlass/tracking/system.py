@@ -52,8 +52,11 @@ def _values(usage: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield f"gpu/{number}/{name}", gpu.get(name)
     nodes = _rows(usage, "nodes")
     for name in _RATES:
-        if rates := [node[name] for node in nodes if _is_number(node.get(name))]:
-            yield name, sum(rates)
+        whose = "network" if name.startswith("network") else "host"
+        # Once for each machine, though it be several nodes; older agents do not say where they are.
+        rates = {str(node.get(whose, n)): node[name] for n, node in enumerate(nodes) if _is_number(node.get(name))}
+        if rates:
+            yield name, sum(rates.values())
     # Of all nodes the fullest: it is where the run will fail.
     yield _DISK_USED, max((node[_DISK_USED] for node in nodes if _is_number(node.get(_DISK_USED))), default=None)
     if 1 < len(nodes) <= MOST_NODES:

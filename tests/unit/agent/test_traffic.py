@@ -43,6 +43,18 @@ def test_whole_disks_and_what_leaves_the_machine_count_once(tmp_path: Path) -> N
     }
 
 
+def test_what_is_made_of_devices_does_not_count_again(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    (machine.sys / "class" / "net" / "eth0" / "device").mkdir(parents=True)
+    (machine.sys / "class" / "net" / "ib0").mkdir()  # stands for a bond
+    machine.write(read=0, written=0, received=10_000, sent=20_000)
+    traffic = machine.traffic(tmp_path)
+    traffic.sample(100.0)
+    machine.write(read=0, written=0, received=11_000, sent=20_200)
+    found = traffic.sample(101.0)
+    assert (found["network_in_bytes_per_s"], found["network_out_bytes_per_s"]) == (1_000, 200)
+
+
 def test_what_the_machine_does_not_tell_is_left_out(tmp_path: Path) -> None:
     traffic = Traffic(str(tmp_path / "gone"), proc=str(tmp_path / "proc"), sys=str(tmp_path / "sys"))
     assert [traffic.sample(1.0), traffic.sample(2.0)] == [{}, {}]

@@ -68,6 +68,19 @@ def test_of_several_nodes_there_are_sums_and_each_of_them() -> None:
     assert not any(name.startswith("system/node") for name in names({**USAGE, "nodes": many}))
 
 
+def test_a_machine_that_is_several_nodes_counts_once() -> None:
+    rates = {"network_in_bytes_per_s": 5.0, "disk_read_bytes_per_s": 3.0}
+    nodes = [
+        {"node": 0, "host": "a", "network": "a 1", **rates},
+        {"node": 1, "host": "a", "network": "a 2", **rates},  # a pod has a network of its own
+        {"node": 2, "host": "a", "network": "a 2", **rates},
+        {"node": 3, "host": ["odd"], "network": None, **rates},
+    ]
+    found = names({**USAGE, "nodes": nodes})
+    assert found["system/network_in_bytes_per_s"] == 15.0
+    assert found["system/disk_read_bytes_per_s"] == 6.0
+
+
 @pytest.mark.parametrize("at", [None, "now", math.nan, -1, True])
 def test_a_sample_without_a_time_is_none(at: Any) -> None:
     assert system_points({**USAGE, "at": at}) == []

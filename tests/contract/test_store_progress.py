@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Sequence
 
+import pytest
+from sqlalchemy import Connection, update
+
+from windlass.core.errors import InvalidInput
 from windlass.db.database import Database
 from windlass.experiments.runservice import TrackedRunService
 from windlass.experiments.types import Metric, Pair
 from windlass.runs import views
-from windlass.runs.progress import load_marks
+from windlass.runs.progress import load_marks, take_logged
 from windlass.runs.service import RunService
+from windlass.runs.tables import runs
 from windlass.testing.clock import FakeClock
-from windlass.tracking.points import PrintedProgress
-from windlass.tracking.store import note_printed
+from windlass.tracking.blocks import Logged
+from windlass.tracking.points import MetricPoint, PrintedProgress, Teller
+from windlass.tracking.store import ingest, load_position, note_printed
 from windlass.wire import runs as wire
 
 
@@ -23,7 +29,7 @@ def submitted(service: RunService, **params: object) -> str:
 
 @pytest.fixture
 def tracked(database: Database, clock: FakeClock) -> TrackedRunService:
-    return TrackedRunService(db=database, clock=clock)
+    return TrackedRunService(db=database, clock=clock, own_values=take_logged)
 
 
 def log(tracked: TrackedRunService, run_id: str, name: str, step: int, at_s: int) -> None:
@@ -55,7 +61,7 @@ def test_another_server_goes_on_where_the_first_was(
 ) -> None:
     run_id = submitted(service)
     log(tracked, run_id, "loss", 10, 1_010)
-    other = TrackedRunService(db=database, clock=clock)
+    other = TrackedRunService(db=database, clock=clock, own_values=take_logged)
     log(other, run_id, "loss", 5, 1_011)
     log(other, run_id, "loss", 30, 1_030)
     log(tracked, run_id, "loss", 20, 1_031)
@@ -74,10 +80,55 @@ def test_params_that_a_client_logs_say_the_total(
     assert (progress.step, progress.total) == (10, 200)
 
 
+def test_a_transaction_that_is_given_up_takes_no_step_with_it(
+    service: RunService, database: Database, clock: FakeClock
+) -> None:
+    run_id = submitted(service)
+    failures = iter([True])
+
+    def take(tx: Connection, run_id: str, values: Sequence[Logged], *, now: float) -> None:
+        take_logged(tx, run_id, values, now=now)
+        if next(failures, False):
+            raise InvalidInput("not this time")
+
+    tracked = TrackedRunService(db=database, clock=clock, own_values=take)
+    with pytest.raises(InvalidInput):
+        log(tracked, run_id, "loss", 100, 1_000)
+    log(tracked, run_id, "loss", 100, 1_000)
+    assert progress_of(database, run_id).step == 100
+
+
+def test_the_next_attempt_of_a_run_is_told_from_its_first_step_on(
+    service: RunService, tracked: TrackedRunService, database: Database
+) -> None:
+    run_id = submitted(service)
+    log(tracked, run_id, "loss", 80, 1_000)
+    with database.write() as tx:
+        tx.execute(update(runs).where(runs.c.id == run_id).values(attempt_count=2))
+    log(tracked, run_id, "loss", 10, 2_000)
+    log(tracked, run_id, "loss", 20, 2_010)
+    with database.read() as tx:
+        mark = load_marks(tx, [run_id])[run_id]
+    assert (mark.step, mark.first_step, mark.teller, mark.attempt) == (20, 10, Teller.MLFLOW, 2)
+
+
+def test_a_spool_tells_which_attempt_it_is_of(service: RunService, database: Database) -> None:
+    run_id = submitted(service)
+    for number, step in ((1, 50), (2, 40), (1, 51)):
+        point = MetricPoint(at=1_000.0 + step, step=step, values={"loss": 1.0})
+        with database.write() as tx:
+            source = f"spool:{run_id}.{number}:0"
+            position = load_position(tx, run_id, source)
+            ingest(tx, run_id, source, [point], position=position, next_position=position + 1)
+    with database.read() as tx:
+        mark = load_marks(tx, [run_id])[run_id]
+    assert (mark.step, mark.teller, mark.attempt) == (40, Teller.JOB, 2)
+
+
 def test_what_is_printed_is_progress_too(service: RunService, database: Database) -> None:
     run_id = submitted(service)
     for step, at in ((10, 1_000.0), (20, 1_010.0)):
         with database.write() as tx:
-            note_printed(tx, run_id, PrintedProgress(step=step, total=50, at=at), tells=False)
+            note_printed(tx, run_id, PrintedProgress(step=step, total=50, at=at), attempt=1)
     progress = progress_of(database, run_id)
     assert (progress.step, progress.total, progress.eta_s) == (20, 50, 30.0)

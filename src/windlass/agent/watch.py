@@ -8,13 +8,14 @@ import signal
 import time
 from typing import Any, Mapping, Union
 
-from . import comeback, conclusion, kernel, layout, printed, progress, savers, stacks
+from . import comeback, conclusion, kernel, layout, progress, savers, stacks
 from .blame import Candidate, decide_culprit, is_certain, missed_peers
 from .failure import describe_failure, describe_unfinished
 from .files import read_json, write_json
 from .hang import Hangs
 from .kin import Kin
 from .pipes import Pipes
+from .printed import Printed
 from .ranklog import RankLog
 from .ranks import Rank
 from .recovery import Failed
@@ -53,6 +54,7 @@ class Watch:
         self._sampler: Sampler | None = None
         self._hangs = Hangs(plan)
         self._boards = Boards(plan)
+        self._printed = Printed()
         self._usage: dict[str, Any] = {}  # the newest sample
         self._dead = conclusion.Dead()  # ranks of former generations
         self._restarts = restarts
@@ -64,6 +66,7 @@ class Watch:
     def add(self, rank: int, pid: int, out_fd: int, err_fd: int, log: RankLog) -> None:
         if self._sample_at is None:
             self._begin()
+        self._boards.add(pid)
         self._ranks[pid] = Rank(rank=rank, pid=pid, log=log, plan=self._plan)
         self._pipes.add(out_fd, log.out, log)
         self._pipes.add(err_fd, log.err, log)
@@ -367,7 +370,7 @@ class Watch:
         told = progress.tell(comeback.told_progress(self._node_dir))
         if told is not None:
             self._usage["progress"] = told
-        self._usage.update(printed.tell(self._ranks.values(), time.time()))
+        self._usage.update(self._printed.look(self._ranks.values(), time.time()))
         try:
             write_json(os.path.join(self._node_dir, layout.USAGE), self._usage)
         except OSError:
@@ -394,8 +397,10 @@ class Watch:
 
     def _outcome(self) -> dict[str, Any]:
         assert self._sampler is not None
-        self._boards.drain()
-        if self._usage or comeback.newest_step(self._node_dir) >= 0:
+        # A machine that is to be taken away, or ranks that had to be killed, leave no time.
+        self._boards.drain(hurry=self._killed or (self._verdict is not None and self._verdict.reason == "preempted"))
+        said = self._printed.look(self._ranks.values(), time.time())  # and once more below: the last bar counts
+        if self._usage or said or comeback.newest_step(self._node_dir) >= 0:
             self._usage = self._usage or self._sampler.sample({})
             self._write_usage()  # with the last step that was told
         return conclusion.conclude(

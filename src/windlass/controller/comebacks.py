@@ -12,14 +12,16 @@ from typing import Any
 
 from windlass.engines.contract import Observation
 from windlass.runs.records import AttemptRecord
-from windlass.tracking.points import ProgressMark
+from windlass.tracking.points import ProgressMark, Teller
 
 
 def progress_at_end(attempt: AttemptRecord, logged: ProgressMark | None) -> dict[str, Any] | None:
     """The usage of an attempt that is over, if its run has `logged` a later step than its ranks had told; else None."""
     told = _progress(attempt.usage)
-    if logged is None or logged.at < attempt.created_at or (told is not None and logged.step <= int(told["step"])):
-        return None  # an earlier attempt's, or no news
+    if logged is None or logged.teller not in (None, Teller.JOB) or logged.at < attempt.created_at:
+        return None  # nothing, somebody else's count, or an earlier attempt's
+    if told is not None and logged.step <= int(told["step"]):
+        return None
     steps = max(1, logged.step - logged.first_step)
     known = told or {"restored_step": None, "restored_at": None, "load_s": None}
     return {**(attempt.usage or {}), "progress": {**known, "step": logged.step, "at": logged.at, "steps": steps}}

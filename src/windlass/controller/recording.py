@@ -176,12 +176,16 @@ class Recorder:
         there once. In the order of their ids, as all have it who lock several runs."""
         for item in sorted(work, key=lambda item: item.run.id):
             usage = usages.get(item.attempt.id)
-            if usage is not None and now - self._sampled.get(item.attempt.id, 0.0) >= SAMPLE_EVERY_S:
+            if usage is None:
+                continue
+            is_due = now - self._sampled.get(item.attempt.id, 0.0) >= SAMPLE_EVERY_S
+            if is_due:
                 self._sampled[item.attempt.id] = now
                 if points := system_points(usage):
                     log_points(tx, item.run.id, points)
-                if printed := read_printed(usage.get("printed")):
-                    note_printed(tx, item.run.id, printed, tells="progress" in usage)
+            # What it says last is what will be shown of it from then on.
+            if (is_due or item.seen.phase is Phase.ENDED) and (printed := read_printed(usage.get("printed"))):
+                note_printed(tx, item.run.id, printed, attempt=item.attempt.number)
 
     def _last(self, item: Work) -> float:
         return self._noted.get(item.attempt.id, 0.0)

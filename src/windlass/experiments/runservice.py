@@ -45,10 +45,9 @@ from windlass.experiments.types import (
     View,
 )
 from windlass.tracking.blocks import Logged
-from windlass.tracking.store import lock, log_points, note_progress
+from windlass.tracking.store import lock, log_points
 
 _MODELS = "mlflow.log-model.history"
-_MOST_FURTHEST = 10_000
 
 
 class OwnTags(Protocol):
@@ -80,7 +79,6 @@ class TrackedRunService:
         self._own_values = own_values
         self._cut = cut_values
         self._writes = GroupedWrites(db)
-        self._furthest: dict[str, int] = {}  # by run: the step that was noted last
 
     # ---- runs --------------------------------------------------------------------------------------------------
 
@@ -284,20 +282,8 @@ class TrackedRunService:
             modelstore.put_metrics(tx, run_id, metrics)
         logged = [Logged(one.key, one.value, one.at_ms / 1000, one.step) for one in metrics]
         log_points(tx, run_id, logged)
-        if not _is_own(run_id):
-            return
-        self._note_progress(tx, run_id, logged)
-        if self._own_values:
+        if self._own_values and _is_own(run_id):
             self._own_values(tx, run_id, logged, now=self._clock.now())
-
-    def _note_progress(self, tx: Connection, run_id: str, logged: Sequence[Logged]) -> None:
-        """Once a step, however many metrics it has."""
-        step, at = max(((one.step or 0, one.at) for one in logged), default=(0, 0.0))
-        if step > self._furthest.get(run_id, 0):
-            if len(self._furthest) >= _MOST_FURTHEST:
-                self._furthest.clear()
-            self._furthest[run_id] = step
-            note_progress(tx, run_id, step=step, at=at)
 
     def _put_tags(self, tx: Connection, run_id: str, tags: Sequence[Pair]) -> None:
         if not tags:

@@ -48,7 +48,7 @@ from windlass.registry.service import RegistryService
 from windlass.runs.access import RunTokens, TrackingAccess
 from windlass.runs.annotations import Annotations
 from windlass.runs.overview import Overview
-from windlass.runs.rulebook import heed_logged
+from windlass.runs.progress import take_logged
 from windlass.runs.savedviews import SavedViews
 from windlass.runs.sealing import Seal
 from windlass.runs.service import RunService
@@ -159,7 +159,7 @@ def compose(settings: Settings, *, open_engines: OpenEngines | None = None, cloc
         db=db,
         clock=clock,
         own_tags=put_own_tags,
-        own_values=heed_logged,
+        own_values=take_logged,
         cut_values=os.environ.get("MLFLOW_TRUNCATE_LONG_VALUES", "true").strip().lower() in ("true", "1"),
     )
     overview = Overview(db=db, blobs=blobs, clock=clock, runs=runs)

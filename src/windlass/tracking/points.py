@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import enum
 import functools
 import json
 import math
@@ -16,8 +16,7 @@ from windlass.tracking.saves import SaveNote, read_note
 _LONGEST_NAME = 250
 _LONGEST_KIND = 60
 _LONGEST_TEXT = 2_000
-# What is printed of a step and what is logged of it are so far apart at most.
-_SAME_STEPS, _SAME_SHARE = 5, 0.1
+_MOST_STEPS = 2**53  # more is how somebody says something else
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +25,7 @@ class MetricPoint:
     step: int | None
     values: Mapping[str, float]
     total: int | None = None
+    of_board: bool = False  # read from a file of TensorBoard's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +87,15 @@ def greatest(values: Iterable[float]) -> float:
     return max(values, key=lambda value: 0.0 if math.isnan(value) else value)
 
 
+class Teller(enum.IntEnum):
+    """Who says how far a run is: the lower ones count only as long as no higher one has told a step."""
+
+    PRINTED = 1
+    MLFLOW = 2
+    BOARDS = 3
+    JOB = 4
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgressMark:
     step: int
@@ -94,6 +103,9 @@ class ProgressMark:
     at: float
     first_step: int
     first_at: float
+    # None: not known, as in what the version before wrote. It is whose turn it is.
+    teller: Teller | None = None
+    attempt: int | None = None
 
     def eta_s(self) -> float | None:
         done, took = self.step - self.first_step, self.at - self.first_at
@@ -102,20 +114,54 @@ class ProgressMark:
         return max(0.0, (self.total - self.step) * took / done)
 
 
-def progress_after(mark: ProgressMark | None, points: Iterable[MetricPoint]) -> ProgressMark | None:
-    """Steps that go back (a new attempt) begin a new measure of speed."""
+def progress_told(
+    mark: ProgressMark | None,
+    teller: Teller,
+    *,
+    step: int,
+    at: float,
+    total: int | None = None,
+    attempt: int | None = None,
+) -> ProgressMark | None:
+    """What becomes of a mark when somebody tells a step. A new attempt begins anew, and so does a higher teller: their
+    steps need not be the same things."""
+    if step >= _MOST_STEPS:
+        return mark
+    if mark is not None and None not in (attempt, mark.attempt) and attempt != mark.attempt:
+        if attempt < mark.attempt:  # type: ignore[operator]
+            return mark
+        mark = None
+    if mark is not None and mark.teller is not None and teller != mark.teller:
+        if teller < mark.teller:
+            return mark
+        mark = None
+    if mark is None:
+        return ProgressMark(step=step, total=total, at=at, first_step=step, first_at=at, teller=teller, attempt=attempt)
+    if teller in (Teller.MLFLOW, Teller.BOARDS) and step <= mark.step:
+        return mark  # they come late, and count other things beside steps, from lower numbers
+    if teller is Teller.PRINTED and at <= mark.at:
+        return mark
+    total = mark.total if total is None else total
+    # Ranks that were started again in place, or the next of several bars.
+    is_new = step < mark.step or (teller is Teller.PRINTED and total != mark.total)
+    return ProgressMark(
+        step=step,
+        total=total,
+        at=at,
+        first_step=step if is_new else mark.first_step,
+        first_at=at if is_new else mark.first_at,
+        teller=teller,
+        attempt=mark.attempt if attempt is None else attempt,
+    )
+
+
+def progress_after(
+    mark: ProgressMark | None, points: Iterable[MetricPoint], *, attempt: int | None = None
+) -> ProgressMark | None:
     for point in points:
-        if point.step is None:
-            continue
-        total = point.total if point.total is not None else (mark.total if mark else None)
-        restarted = mark is None or point.step < mark.step
-        mark = ProgressMark(
-            step=point.step,
-            total=total,
-            at=point.at,
-            first_step=point.step if restarted or mark is None else mark.first_step,
-            first_at=point.at if restarted or mark is None else mark.first_at,
-        )
+        if point.step is not None:
+            teller = Teller.BOARDS if point.of_board else Teller.JOB
+            mark = progress_told(mark, teller, step=point.step, at=point.at, total=point.total, attempt=attempt)
     return mark
 
 
@@ -135,25 +181,6 @@ def read_printed(found: Any) -> PrintedProgress | None:
     except (TypeError, ValueError, KeyError, OverflowError):
         return None
     return PrintedProgress(step=step, total=total, at=at) if step is not None and total is not None else None
-
-
-def progress_printed(mark: ProgressMark | None, printed: PrintedProgress, *, tells: bool) -> ProgressMark | None:
-    """`tells`: the run tells its steps itself, so that at most the total is taken from what it prints; and that of
-    about the same step only, since a program may print epochs and count steps. One bar follows on another only when
-    that has come to its end: evaluations have bars too."""
-    is_same = mark is not None and abs(printed.step - mark.step) <= _SAME_STEPS + _SAME_SHARE * mark.step
-    if mark is not None and mark.total is None:
-        return dataclasses.replace(mark, total=printed.total) if is_same else mark
-    if tells or (mark is not None and printed.at <= mark.at):
-        return mark
-    if mark is not None and mark.total == printed.total and is_same and printed.step <= mark.step:
-        return mark  # the same as before, or what is logged is ahead of it
-    if mark is not None and mark.total is not None and mark.total != printed.total:
-        if mark.step < mark.total:
-            return mark
-        mark = None
-    point = MetricPoint(at=printed.at, step=printed.step, values={}, total=printed.total)
-    return progress_after(mark, [point])
 
 
 @dataclass(slots=True, kw_only=True)
@@ -205,7 +232,13 @@ def _read(line: bytes) -> MetricPoint | Alert | SaveNote | None:
                 name[:_LONGEST_NAME]: value for name, value in values.items() if _can_be_kept((name[:_LONGEST_NAME],))
             }
         values = {name: float(value) for name, value in values.items()}
-        return MetricPoint(at=_time(data["t"]), step=_int(data.get("s")), values=values, total=_int(data.get("n")))
+        return MetricPoint(
+            at=_time(data["t"]),
+            step=_int(data.get("s")),
+            values=values,
+            total=_int(data.get("n")),
+            of_board="o" in data,  # how far its file was read
+        )
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return None
 

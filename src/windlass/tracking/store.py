@@ -7,13 +7,14 @@ of points to a run, and brings its summaries up to date.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import ARRAY, Connection, Text, bindparam, case, delete, func, insert, literal, select, tuple_, update
 
 from windlass.core.errors import Conflict
-from windlass.db.insertion import insert_missing, insert_or_merge
+from windlass.db.insertion import insert_or_merge
 from windlass.tracking.blocks import NO_STEP, Block, Logged, blocks_of, blocks_of_logged, pack, summaries_of
 from windlass.tracking.points import (
     Latest,
@@ -21,14 +22,17 @@ from windlass.tracking.points import (
     PrintedProgress,
     ProgressMark,
     Summary,
+    Teller,
     progress_after,
-    progress_printed,
+    progress_told,
 )
 from windlass.tracking.tables import progress, sources, summaries, tails
 
 _ADD_TAIL = insert(tails).inline()  # nobody asks for its id
 # Asked with every point that is logged: putting it together each time would take longer than the answer.
 _LOCK_ONE = select(func.pg_advisory_xact_lock(func.hashtextextended(bindparam("run_id", type_=Text), 0)))
+_SPOOL = re.compile(r"spool:[^:]*\.(\d{1,9}):")
+_TELLERS = {teller.value: teller for teller in Teller}
 _RUNS_AT_ONCE = 5_000  # in one query: databases take some ten thousand values
 
 
@@ -40,7 +44,8 @@ def ingest(
     _move_on(tx, run_id, source, position, next_position)
     put_blocks(tx, run_id, blocks_of(batch))
     if batch:
-        _put_progress(tx, run_id, batch)
+        known = load_progress(tx, [run_id]).get(run_id)
+        _put_mark(tx, run_id, known, progress_after(known, batch, attempt=_attempt_of(source)))
 
 
 def log_points(tx: Connection, run_id: str, logged: Sequence[Logged]) -> None:
@@ -51,19 +56,18 @@ def log_points(tx: Connection, run_id: str, logged: Sequence[Logged]) -> None:
     put_blocks(tx, run_id, blocks_of_logged(logged))
 
 
-def note_progress(tx: Connection, run_id: str, *, step: int, at: float) -> None:
-    """How far a run is by what a client logs. Steps that do not go on are left alone: clients say 0 where they mean
-    none, and count epochs beside steps. The caller has the lock on the run's points."""
-    is_behind = (progress.c.run_id == run_id, progress.c.step < step)
-    if tx.execute(update(progress).where(*is_behind).values(step=step, at=at)).rowcount == 0:
-        insert_missing(tx, progress, [{"run_id": run_id, "step": step, "at": at, "first_step": step, "first_at": at}])
+def note_progress(tx: Connection, run_id: str, *, step: int, at: float, attempt: int | None = None) -> None:
+    """How far a run is by what a client logs. The caller has the lock on the run's points."""
+    known = load_progress(tx, [run_id]).get(run_id)
+    _put_mark(tx, run_id, known, progress_told(known, Teller.MLFLOW, step=step, at=at, attempt=attempt))
 
 
-def note_printed(tx: Connection, run_id: str, printed: PrintedProgress, *, tells: bool) -> None:
-    """How far a run is by what it prints; `tells`: it tells its steps itself, which count before that."""
+def note_printed(tx: Connection, run_id: str, printed: PrintedProgress, *, attempt: int | None = None) -> None:
+    """How far a run is by what it prints."""
     lock(tx, run_id)
     known = load_progress(tx, [run_id]).get(run_id)
-    _put_mark(tx, run_id, known, progress_printed(known, printed, tells=tells))
+    mark = progress_told(known, Teller.PRINTED, step=printed.step, total=printed.total, at=printed.at, attempt=attempt)
+    _put_mark(tx, run_id, known, mark)
 
 
 def put_blocks(tx: Connection, run_id: str, blocks: Sequence[Block]) -> None:
@@ -149,7 +153,13 @@ def load_progress(tx: Connection, run_ids: Sequence[str]) -> dict[str, ProgressM
     rows = tx.execute(select(progress).where(progress.c.run_id.in_(list(run_ids))))
     return {
         row.run_id: ProgressMark(
-            step=row.step, total=row.total, at=row.at, first_step=row.first_step, first_at=row.first_at
+            step=row.step,
+            total=row.total,
+            at=row.at,
+            first_step=row.first_step,
+            first_at=row.first_at,
+            teller=_TELLERS.get(row.teller),
+            attempt=row.attempt,
         )
         for row in rows
     }
@@ -185,9 +195,10 @@ def _move_on(tx: Connection, run_id: str, source: str, position: int, next_posit
         )
 
 
-def _put_progress(tx: Connection, run_id: str, batch: Sequence[MetricPoint]) -> None:
-    known = load_progress(tx, [run_id]).get(run_id)
-    _put_mark(tx, run_id, known, progress_after(known, batch))
+def _attempt_of(source: str) -> int | None:
+    """The number of the attempt whose spool it is; None of others."""
+    found = _SPOOL.match(source)
+    return int(found[1]) if found else None
 
 
 def _put_mark(tx: Connection, run_id: str, known: ProgressMark | None, mark: ProgressMark | None) -> None:
@@ -199,6 +210,8 @@ def _put_mark(tx: Connection, run_id: str, known: ProgressMark | None, mark: Pro
         "at": mark.at,
         "first_step": mark.first_step,
         "first_at": mark.first_at,
+        "teller": mark.teller,
+        "attempt": mark.attempt,
     }
     if known:
         tx.execute(update(progress).where(progress.c.run_id == run_id).values(**values))

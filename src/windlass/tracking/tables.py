@@ -86,6 +86,9 @@ progress = Table(
     # Where the current attempt began to report: the speed since then gives the ETA.
     Column("first_step", BigInteger, nullable=False),
     Column("first_at", Seconds, nullable=False),
+    # Who told it (see `tracking.points`), and of which attempt. Null: the version before did not say.
+    Column("teller", Integer),
+    Column("attempt", Integer),
 )
 
 sources = Table(

@@ -15,7 +15,7 @@ from windlass.engines.contract import Observation, Phase
 from windlass.runs.records import AttemptRecord, ended_attempt
 from windlass.runs.retry import Ended
 from windlass.runs.types import AttemptState
-from windlass.tracking.points import MetricPoint, ProgressMark
+from windlass.tracking.points import MetricPoint, ProgressMark, Teller
 from windlass.tracking.store import ingest
 from windlass.wire.runs import EventView
 
@@ -145,6 +145,8 @@ def test_the_later_of_what_was_told_and_what_was_logged_counts() -> None:
     assert found["progress"] == {**DEAD.usage["progress"], "step": 57, "at": 100.5, "steps": 56}  # type: ignore[index]
     assert progress_at_end(DEAD, replace(LOGGED, step=50)) is None
     assert progress_at_end(DEAD, None) is None
+    assert progress_at_end(DEAD, replace(LOGGED, teller=Teller.JOB)) == found
+    assert progress_at_end(DEAD, replace(LOGGED, teller=Teller.MLFLOW)) is None  # it may count something else
     earlier_attempt = replace(LOGGED, at=NEXT.created_at - 1)
     assert progress_at_end(NEXT, earlier_attempt) is None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from windlass.controller import commit
 from windlass.core.errors import Unavailable
 from windlass.core.exits import Exit, ExitReason
 from windlass.core.resources import Placement
-from windlass.engines.contract import Observation
+from windlass.engines.contract import Observation, Phase
 from windlass.runs.records import RunRecord
 from windlass.testing.fake_engine import FakeEngine
 
@@ -135,6 +135,37 @@ def test_points_are_collected_while_it_runs_and_all_of_them_by_its_end(stage: St
     view = stage.service.view(run_id)
     assert view.state == "succeeded"
     assert view.metrics["loss"].count == 8
+
+
+class LastWordEngine(FakeEngine):
+    """Whose attempts say something last."""
+
+    last: Mapping[str, Any]
+
+    def poll(self, attempt_ids: Sequence[str]) -> dict[str, Observation]:
+        found = super().poll(attempt_ids)
+        return {
+            key: replace(seen, usage=self.last) if seen.phase is Phase.ENDED else seen for key, seen in found.items()
+        }
+
+
+def test_what_is_printed_last_is_shown_of_a_run_that_has_ended(stage: Stage) -> None:
+    engine = LastWordEngine(stage.clock, cluster=stage.cluster)
+    stage.engines["fake"] = engine
+    run_id = stage.submit()
+    stage.controller.tick()
+    engine.tell(f"{run_id}.1", {"printed": {"step": 1, "total": 20, "at": 10.0}})
+    stage.pass_time()
+    stage.pass_time()
+    progress = stage.service.view(run_id).progress
+    assert progress is not None
+    assert progress.step == 1
+    engine.last = {"printed": {"step": 20, "total": 20, "at": 12.0}}
+    engine.finish(f"{run_id}.1", Exit(reason=ExitReason.COMPLETED))
+    stage.controller.reconcile()
+    progress = stage.service.view(run_id).progress
+    assert progress is not None
+    assert (progress.step, progress.total) == (20, 20)
 
 
 def test_what_goes_wrong_with_one_run_does_not_keep_the_others(

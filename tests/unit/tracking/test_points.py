@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from windlass.tracking.blocks import blocks_of, summaries_of
 from windlass.tracking.points import (
     MetricPoint,
-    PrintedProgress,
     ProgressMark,
     Summary,
+    Teller,
     parse_spool,
     progress_after,
-    progress_printed,
+    progress_told,
     read_printed,
 )
 
@@ -40,7 +40,7 @@ def test_a_summary_holds_last_least_and_greatest(values: list[float]) -> None:
 
 def test_progress_follows_the_newest_step_and_keeps_the_total() -> None:
     mark = progress_after(None, [point(0, 100, total=10), point(None, 101), point(5, 110)])
-    assert mark == ProgressMark(step=5, total=10, at=110, first_step=0, first_at=100)
+    assert mark == ProgressMark(step=5, total=10, at=110, first_step=0, first_at=100, teller=Teller.JOB)
     assert mark.eta_s() == pytest.approx(10.0)
 
 
@@ -132,45 +132,70 @@ def test_reading_in_pieces_gives_the_same_points(values: list[tuple[int, float]]
     assert points == whole.points
 
 
-def printed(step: int, total: int, at: float = 200.0) -> PrintedProgress:
-    return PrintedProgress(step=step, total=total, at=at)
+def mark(step: int, total: int | None, teller: Teller | None, attempt: int | None = 1) -> ProgressMark:
+    return ProgressMark(step=step, total=total, at=100.0, first_step=0, first_at=0.0, teller=teller, attempt=attempt)
 
 
-def mark(step: int, total: int | None, at: float = 100.0) -> ProgressMark:
-    return ProgressMark(step=step, total=total, at=at, first_step=0, first_at=0.0)
+def begun(step: int, total: int | None, teller: Teller, attempt: int = 1) -> ProgressMark:
+    return ProgressMark(
+        step=step, total=total, at=200.0, first_step=step, first_at=200.0, teller=teller, attempt=attempt
+    )
 
 
 def test_what_is_printed_is_the_progress_of_a_run_that_logs_nothing() -> None:
-    first = progress_printed(None, printed(10, 100, at=100.0), tells=False)
-    assert first == ProgressMark(step=10, total=100, at=100.0, first_step=10, first_at=100.0)
-    later = progress_printed(first, printed(20, 100, at=110.0), tells=False)
+    first = progress_told(None, Teller.PRINTED, step=10, total=100, at=100.0)
+    later = progress_told(first, Teller.PRINTED, step=20, total=100, at=110.0)
     assert later is not None
-    assert later.eta_s() == pytest.approx(80.0)
-    again = progress_printed(mark(60, 100), printed(2, 100), tells=False)  # another attempt, from the beginning
-    assert again is not None
-    assert (again.step, again.first_step) == (2, 2)
+    assert (later.step, later.eta_s()) == (20, pytest.approx(80.0))
+    assert progress_told(later, Teller.PRINTED, step=20, total=100, at=110.0) == later  # told once more
 
 
-@pytest.mark.parametrize(
-    ("known", "said", "tells", "after"),
-    [
-        (mark(100, None), printed(98, 1000), True, mark(100, 1000)),  # the total that was not logged
-        (mark(1500, None), printed(3, 10), True, mark(1500, None)),  # epochs
-        (mark(50, 100), printed(5, 20), False, mark(50, 100)),  # the bar of an evaluation
-        (mark(100, 100), printed(5, 20), True, mark(100, 100)),
-        (mark(50, 100), printed(48, 100), False, mark(50, 100)),  # what is logged is ahead
-        (mark(50, 100, at=300.0), printed(60, 100), False, mark(50, 100, at=300.0)),  # an old sample
-    ],
-)
-def test_what_is_logged_counts_before_what_is_printed(
-    known: ProgressMark, said: PrintedProgress, tells: bool, after: ProgressMark
-) -> None:
-    assert progress_printed(known, said, tells=tells) == after
+@pytest.mark.parametrize("lower", [Teller.PRINTED, Teller.MLFLOW, Teller.BOARDS])
+def test_of_several_tellers_the_highest_counts(lower: Teller) -> None:
+    higher = Teller(lower + 1)
+    known = mark(50, 100, higher)
+    assert progress_told(known, lower, step=70, total=70, at=200.0, attempt=1) == known
+    known = mark(90_000, 100_000, lower)  # it counts tokens, maybe
+    assert progress_told(known, higher, step=3, at=200.0, attempt=1) == begun(3, None, higher)
 
 
-def test_the_next_bar_begins_where_one_has_ended() -> None:
-    after = progress_printed(mark(1000, 1000), printed(3, 500), tells=False)
-    assert after == ProgressMark(step=3, total=500, at=200.0, first_step=3, first_at=200.0)
+@pytest.mark.parametrize("teller", list(Teller))
+def test_a_new_attempt_begins_anew(teller: Teller) -> None:
+    after = progress_told(mark(50, 100, Teller.JOB), teller, step=60, at=200.0, attempt=2)
+    assert after == begun(60, None, teller, attempt=2)
+    assert progress_told(after, Teller.JOB, step=51, at=201.0, attempt=1) == after  # came late
+
+
+@pytest.mark.parametrize("teller", [Teller.MLFLOW, Teller.BOARDS])
+def test_steps_of_others_go_on_only(teller: Teller) -> None:
+    known = mark(50, None, teller)
+    assert progress_told(known, teller, step=3, at=200.0, attempt=1) == known
+    after = progress_told(known, teller, step=60, at=200.0, attempt=1)
+    assert after == ProgressMark(step=60, total=None, at=200.0, first_step=0, first_at=0.0, teller=teller, attempt=1)
+
+
+def test_a_step_that_cannot_be_one_is_none() -> None:
+    known = mark(50, None, Teller.MLFLOW)
+    assert progress_told(known, Teller.MLFLOW, step=2**63 - 1, at=200.0, attempt=1) == known
+
+
+def test_another_total_is_another_bar() -> None:
+    after = progress_told(mark(400, 1000, Teller.PRINTED), Teller.PRINTED, step=500, total=5000, at=200.0, attempt=1)
+    assert after == begun(500, 5000, Teller.PRINTED)
+
+
+def test_what_an_older_version_wrote_goes_on() -> None:
+    after = progress_told(mark(50, 100, None, attempt=None), Teller.JOB, step=60, at=200.0, attempt=3)
+    assert after == ProgressMark(step=60, total=100, at=200.0, first_step=0, first_at=0.0, teller=Teller.JOB, attempt=3)
+
+
+def test_files_of_tensorboard_do_not_move_what_the_job_tells() -> None:
+    spool = line(t=1, s=150, n=200, m={"loss": 1}) + line(t=2, s=3, m={"val/acc": 1}, o=[0, 80])
+    mine, board = parse_spool(spool, 0).points
+    assert (mine.of_board, board.of_board) == (False, True)
+    after = progress_after(None, [board, mine, board])
+    assert after is not None
+    assert (after.step, after.total) == (150, 200)
 
 
 @pytest.mark.parametrize(

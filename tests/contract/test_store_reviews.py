@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+from sqlalchemy import Delete, Update, delete, update
+
+from tests.contract.locks import until_it_waits
 from windlass.core.errors import AlreadyExists, InvalidInput, NotFound
 from windlass.db.database import Database
 from windlass.evaluation.labels import AnswerInput, LabelSchema, LabelService
 from windlass.evaluation.reviews import ReviewQueue, ReviewService
+from windlass.evaluation.tables import label_schemas, review_queues
 from windlass.experiments.catalogue import put_default, put_experiment
 from windlass.experiments.service import ExperimentService
 from windlass.testing.clock import FakeClock
+from windlass.traces import tables as trace_tables
 from windlass.traces.service import TraceService
 from windlass.traces.types import Trace
 
@@ -131,6 +138,8 @@ def test_answers_that_were_given_still_fit(labels: LabelService, clock: FakeCloc
         ("categorical", {"options": ["a" * 65]}, "at most 64 characters"),
         ("categorical", {"options": [str(number) for number in range(11)]}, "at most 10"),
         ("numeric", {"min_value": 1.0, "max_value": 1.0}, "strictly less"),
+        ("numeric", {"min_value": float("nan")}, "`InputNumeric.min_value` must be a finite number; got nan"),
+        ("numeric", {"min_value": 0.0, "max_value": float("inf")}, "max_value` must be a finite number; got inf"),
         ("text", {"max_length": 0}, "at least 1"),
     ],
 )
@@ -289,6 +298,11 @@ def test_only_traces_of_the_experiment_are_reviewed(reviews: ReviewService, trac
     assert reviews.items(held.id, status=None, most=10, token=None) == ([], None)
     with pytest.raises(InvalidInput, match="non-empty list"):
         reviews.add(held.id, [])
+    for deed in (reviews.add, reviews.remove):
+        with pytest.raises(InvalidInput, match=r"`item_ids` must have at most 10000 entries; got 300000\."):
+            deed(held.id, [f"tr-{number}" for number in range(300_000)])
+    with pytest.raises(InvalidInput, match="`schema_ids` must have at most 10000 entries"):
+        queue(reviews, "r", asks=tuple(f"ls-{number}" for number in range(10_001)))
     with pytest.raises(NotFound, match="'rq-none' not found"):
         reviews.add("rq-none", ["tr-1"])
 
@@ -320,3 +334,42 @@ def test_a_queue_goes_with_all_that_is_in_it(reviews: ReviewService, traces: Tra
         reviews.items(held.id, status=None, most=10, token=None)
     again = queue(reviews, "q")
     assert (again.users, reviews.items(again.id, status=None, most=10, token=None)) == ([], ([], None))
+
+
+# ---- two at a time -------------------------------------------------------------------------------------------------
+
+
+def do_while_another_writes(db: Database, written: Update | Delete, deed: Callable[[], object]) -> None:
+    """The deed looks before the other one is done, and comes to write after it, where the database lets it."""
+    with ThreadPoolExecutor(1) as pool:
+        with db.write() as tx:
+            tx.execute(written)
+            doing = pool.submit(deed)
+            until_it_waits(db, doing)
+        doing.result()
+
+
+def test_of_two_that_take_one_name_the_second_is_refused(
+    db: Database, labels: LabelService, reviews: ReviewService
+) -> None:
+    first, second = question(labels, "a"), question(labels, "b")
+    renamed: Update | Delete = update(label_schemas).where(label_schemas.c.id == first.id).values(name="c")
+    with pytest.raises(AlreadyExists, match="'c' already exists"):
+        do_while_another_writes(
+            db, renamed, lambda: labels.update(second.id, name="c", instruction=None, comment=None, input=None)
+        )
+    one, other = queue(reviews, "a"), queue(reviews, "b")
+    renamed = update(review_queues).where(review_queues.c.id == one.id).values(name="C", name_key="c")
+    with pytest.raises(AlreadyExists, match="'c' already exists"):
+        do_while_another_writes(
+            db, renamed, lambda: reviews.update(other.id, name="c", owner=None, users=None, schema_ids=None)
+        )
+
+
+def test_a_trace_that_is_deleted_meanwhile_is_not_there(
+    db: Database, reviews: ReviewService, traces: TraceService
+) -> None:
+    held = queue(reviews, "q")
+    gone = delete(trace_tables.traces).where(trace_tables.traces.c.id == "tr-1")
+    with pytest.raises(NotFound, match=r"Cannot attach trace\(s\) \['tr-1'\]"):
+        do_while_another_writes(db, gone, lambda: reviews.add(held.id, ["tr-1", "tr-2"]))

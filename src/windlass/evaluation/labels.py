@@ -5,12 +5,14 @@ functions; what can be done with them, one transaction each, by the service.
 from __future__ import annotations
 
 import json
+import math
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import Connection, Row, delete, select, update
+from sqlalchemy.exc import IntegrityError
 
 from windlass.core.clock import Clock
 from windlass.core.errors import AlreadyExists, InvalidInput, NotFound
@@ -124,7 +126,10 @@ class LabelService:
             )
             if tx.execute(taken).first() is not None:
                 raise _taken(changed.name, held.experiment_id)
-            tx.execute(update(label_schemas).where(label_schemas.c.id == schema_id).values(**_row(changed)))
+            try:
+                tx.execute(update(label_schemas).where(label_schemas.c.id == schema_id).values(**_row(changed)))
+            except IntegrityError as error:  # somebody else took the name at the same moment
+                raise _taken(changed.name, held.experiment_id) from error
         return changed
 
     def delete(self, schema_id: str) -> None:
@@ -183,6 +188,9 @@ def check_input(input: AnswerInput) -> None:
             _check_options(limits["options"])
         case "numeric":
             low, high = limits.get("min_value"), limits.get("max_value")
+            for name, limit in (("min_value", low), ("max_value", high)):
+                if limit is not None and not math.isfinite(limit):  # JSON has no word for it
+                    raise InvalidInput(f"`InputNumeric.{name}` must be a finite number; got {limit}.")
             if low is not None and high is not None and low >= high:
                 raise InvalidInput(
                     f"`InputNumeric.min_value` must be strictly less than `max_value`; got min={low}, max={high}."

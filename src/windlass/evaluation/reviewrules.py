@@ -12,6 +12,7 @@ _LONGEST_USER = 250
 _LONGEST_SCHEMA = 36
 _LONGEST_ITEM = 50
 _MOST_USERS = 10
+_MOST_AT_ONCE = 10_000  # ids in one call: databases take some ten thousand values in a statement
 _RESERVED = "default"  # the queue of whoever works without a name
 
 
@@ -65,12 +66,14 @@ def checked_users(users: Sequence[str]) -> list[str]:
 
 
 def checked_schemas(schema_ids: Sequence[str]) -> list[str]:
+    _check_count(schema_ids, "schema_ids")
     return list(dict.fromkeys(_within(one.strip(), "schema_id", _LONGEST_SCHEMA) for one in schema_ids))
 
 
 def checked_items(item_ids: Sequence[str]) -> list[str]:
     if not item_ids:
         raise InvalidInput("`item_ids` must be a non-empty list; got [].")
+    _check_count(item_ids, "item_ids")
     return list(dict.fromkeys(_within(one.strip(), "item_id", _LONGEST_ITEM) for one in item_ids))
 
 
@@ -86,6 +89,11 @@ def checked_actor(status: str, completed_by: str | None) -> str | None:
     if len(by) > _LONGEST_USER:
         raise InvalidInput(f"`completed_by` must be at most {_LONGEST_USER} characters; got {len(by)}.")
     return by
+
+
+def _check_count(ids: Sequence[str], field: str) -> None:
+    if len(ids) > _MOST_AT_ONCE:
+        raise InvalidInput(f"`{field}` must have at most {_MOST_AT_ONCE} entries; got {len(ids)}.")
 
 
 def _within(value: str, field: str, longest: int) -> str:

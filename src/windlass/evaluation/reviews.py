@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import Connection, Row, Table, delete, insert, select, update
+from sqlalchemy.exc import IntegrityError
 
 from windlass.core.clock import Clock
 from windlass.core.errors import AlreadyExists, InvalidInput, NotFound
@@ -170,7 +171,10 @@ class ReviewService:
             if users is not None:
                 _put_members(tx, review_users, queue_id, "user_id", changed.users)
             _check_free(tx, changed)
-            tx.execute(update(review_queues).where(review_queues.c.id == queue_id).values(**_row(changed)))
+            try:
+                tx.execute(update(review_queues).where(review_queues.c.id == queue_id).values(**_row(changed)))
+            except IntegrityError as error:  # somebody else took the name at the same moment
+                raise _taken(changed.name) from error
         return changed
 
     def delete(self, queue_id: str) -> None:
@@ -186,6 +190,8 @@ class ReviewService:
         with self._db.write() as tx:
             queue = _load(tx, queue_id, lock=True)
             there = select(traces.c.id).where(traces.c.id.in_(wanted), traces.c.experiment_id == queue.experiment_id)
+            # Locked, so that none is deleted before its item is there; in order, so that no two wait for each other.
+            there = there.order_by(traces.c.id).with_for_update(read=True, key_share=True)
             known = set(tx.execute(there).scalars())
             if missing := [one for one in wanted if one not in known]:
                 raise NotFound(

@@ -16,6 +16,7 @@ FOOTER_BYTES = 4
 LONGEST_BYTES = 64 << 10
 _LARGEST_RECORD_BYTES = 1 << 40
 _NAME = re.compile(r"tfevents\.(\d{9,11})\b")
+_WRITER = re.compile(r"tfevents\.\d{9,11}\.(.+)\.(\d{1,10})\.\d+(?:\D.*)?$")
 _MASK = 0xA282EAD8
 _SCALARS = b"scalars"
 _VARINT, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5
@@ -43,6 +44,12 @@ def began_at(name: str) -> Optional[int]:
     """When a file was begun, in seconds since the epoch, as its name tells; None for what is no event file."""
     match = _NAME.search(name)
     return int(match.group(1)) if match else None
+
+
+def writer(name: str, host: str) -> Optional[int]:
+    """The process of that host that began a file; None if its name does not tell, or tells of another host."""
+    match = _WRITER.search(name)
+    return int(match.group(2)) if match and match.group(1) == host else None
 
 
 def record_length(header: bytes) -> int:

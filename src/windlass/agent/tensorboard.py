@@ -16,19 +16,20 @@ from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Set
 
 from . import eventfile, layout
 from .environ import global_rank
+from .eventsearch import Search
 from .files import read_json, write_json
+from .writers import Writers
 
 STATE = "tensorboard.json"
 _SEARCH_EVERY_S = 10.0
 _SEARCH_SHARE = 200  # a search that takes long comes again only after so many times as long
-_LONGEST_SEARCH_S = 0.1
-_MOST_FOLDERS = 5_000
-_DEEPEST = 8
+_LONGEST_SEARCH_S = 0.1  # at a time; the next one goes on from there
+_LAST_SEARCH_S = 2.0
 _BUDGET_S = 0.1  # of reading, each time: output waits as long
 _DRAIN_S = 60.0
+_HURRY_S = 1.0
 _WRITE_BYTES = 64 << 10
 _LONGEST_NAME = 250
-_PASSED_OVER = ("__pycache__", "node_modules", "site-packages", "venv", "env")
 # Where users are told to put them, besides the working folder.
 _FOLDERS = ("TENSORBOARD_LOGDIR", "TENSORBOARD_LOGGING_DIR", "AIP_TENSORBOARD_LOG_DIR", "SM_OUTPUT_DATA_DIR")
 # Folders of writers that are named for what they log: their name is part of the metric's from the first.
@@ -55,38 +56,62 @@ class Boards:
         self._since = self._began
         self._offsets: Dict[str, int] = {}
         self._numbers: Dict[str, int] = {}  # lines name files by their place among these
-        self._ended: Set[str] = set()  # files that are damaged, and were told of
+        self._ended: Set[str] = set()  # files that are damaged or not for us, and were told of
         self._unwritten = b""
         self._names = Names()
         self._files: List[str] = []
+        self._search = Search(self._roots)
         self._search_at = 0.0
+        self._writers = Writers(plan["run_dir"], self._roots)
+        self._is_wanted = isinstance(plan.get("tensorboard"), str)
         self._said = ""
 
+    def add(self, pid: int) -> None:
+        """A rank, whose files are the run's."""
+        self._writers.add(pid)
+
     def begin_again(self) -> None:
-        """The ranks start anew: their writers take the place of those before."""
-        self.drain()
+        """The ranks start anew, and do not wait long: their writers take the place of those before."""
+        self._search_at = 0.0
+        self._follow(time.monotonic(), _HURRY_S, _LONGEST_SEARCH_S)
         self._names = Names()
 
     def look(self, now: float) -> None:
         """A little of what is new."""
-        self._follow(now, _BUDGET_S)
+        self._follow(now, _BUDGET_S, _LONGEST_SEARCH_S)
 
-    def drain(self) -> None:
-        """All of what is new: no rank writes any more."""
+    def drain(self, *, hurry: bool = False) -> None:
+        """All of what is new: no rank writes any more. In a hurry, what can be had at once."""
+        if not self._roots:
+            return
+        limit_s = _HURRY_S if hurry else _DRAIN_S
         self._search_at = 0.0
+        self._search.begin(self._files)
         begin = time.monotonic()
-        self._follow(begin, _DRAIN_S)
-        if time.monotonic() - begin >= _DRAIN_S:
-            self._unwritten += _alert("event files were not read to their end within %g s" % _DRAIN_S)
-            self._follow(begin, 0.0)
+        self._follow(begin, limit_s, _LONGEST_SEARCH_S if hurry else _LAST_SEARCH_S)
+        if self._search.is_under_way:
+            self._tell_unfound()
+        if self._files and time.monotonic() - begin >= limit_s:
+            self._unwritten += _alert("event files were not read to their end within %g s" % limit_s)
+        if self._unwritten:
+            self._follow(begin, 0.0, 0.0)
 
-    def _follow(self, now: float, budget_s: float) -> None:
+    def _tell_unfound(self) -> None:
+        """To the user only where there are event files, as far as we know: most who have many files have none."""
+        trouble = "not all folders were searched for event files: say in `tensorboard` of the spec which one has them"
+        if self._files or self._is_wanted:
+            self._unwritten += _alert(trouble)
+        else:
+            self._say(trouble)
+
+    def _follow(self, now: float, budget_s: float, search_s: float) -> None:
         if not self._roots:
             return
         try:
-            if now >= self._search_at:
-                self._search(now)
-            self._append()  # what the disk did not take last time
+            self._append()  # what the disk did not take last time, before anything is said to have been read
+            self._writers.look()
+            if search_s and now >= self._search_at:
+                self._look_for_files(now, search_s)
             if self._files:
                 self._read_all(time.monotonic() + budget_s)
         except Exception as error:  # whatever it is: it costs points, not the run
@@ -98,16 +123,19 @@ class Boards:
             with contextlib.suppress(OSError):  # the supervisor's own log may be on a disk that is full
                 sys.stderr.write(trouble + "\n")
 
-    def _search(self, now: float) -> None:
+    def _look_for_files(self, now: float, search_s: float) -> None:
         self._load()
         begin = time.monotonic()
-        found = find_files(self._roots, since=self._since, deadline=begin + _LONGEST_SEARCH_S)
-        self._files = sorted(set(self._files) | set(found), key=_order)
-        if new := [path for path in self._files if path not in self._offsets]:
-            self._offsets.update(dict.fromkeys(new, 0))
+        found = self._search.look(since=self._since, known=self._files, seconds=search_s)
+        new = self._writers.choose(path for path in found if path not in self._offsets)
+        known = [path for path in found if path in self._offsets]
+        self._files = sorted({*self._files, *known, *new}, key=_order)
+        if new:
+            self._offsets.update(dict.fromkeys(sorted(new, key=_order), 0))
             self._numbers = {path: number for number, path in enumerate(self._offsets)}
             self._save()  # before a line counts on its number
-        self._search_at = now + max(_SEARCH_EVERY_S, (time.monotonic() - begin) * _SEARCH_SHARE)
+        if self._search.completed or not self._search.is_under_way:  # the first one goes on at the next look
+            self._search_at = now + max(_SEARCH_EVERY_S, (time.monotonic() - begin) * _SEARCH_SHARE)
 
     def _read_all(self, deadline: float) -> None:
         before = dict(self._offsets)
@@ -118,22 +146,34 @@ class Boards:
             self._save()
 
     def _read(self, path: str, deadline: float) -> None:
-        try:
-            for scalars, offset in read_file(path, self._offsets.get(path, 0), deadline):
-                self._offsets[path] = offset
-                if scalars is not None:
-                    # Not before there is something: folders of former ranks, read to their end, have no say.
-                    prefix = self._names.prefix(os.path.dirname(path))
-                    self._unwritten += _line(scalars, prefix, (self._numbers[path], offset))
-                    if len(self._unwritten) >= _WRITE_BYTES:
-                        self._append()
-        except eventfile.Damaged as damage:
-            self._ended.add(path)
-            where = (path, self._offsets.get(path, 0), damage)
-            self._unwritten += _alert("%s is damaged at byte %d: %s; what follows is not read" % where)
-        except (FileNotFoundError, PermissionError):
-            self._files.remove(path)
-        self._append()
+        more = True
+        while more:
+            more = False
+            try:
+                more = self._take(path, deadline)
+            except FileNotFoundError:
+                self._files.remove(path)
+            except eventfile.Damaged as damage:
+                self._set_aside(path, "is damaged at byte %d: %s" % (self._offsets.get(path, 0), damage))
+            except Exception as error:  # one that cannot be read does not hide the others
+                self._set_aside(path, "cannot be read: %s" % error)
+            self._append()
+
+    def _take(self, path: str, deadline: float) -> bool:
+        """As much as is written at a time; whether there may be more."""
+        for scalars, offset in read_file(path, self._offsets.get(path, 0), deadline):
+            self._offsets[path] = offset
+            if scalars is not None:
+                # Not before there is something: folders of former ranks, read to their end, have no say.
+                prefix = self._names.prefix(os.path.dirname(path))
+                self._unwritten += _line(scalars, prefix, (self._numbers[path], offset))
+                if len(self._unwritten) >= _WRITE_BYTES:
+                    return True
+        return False
+
+    def _set_aside(self, path: str, why: str) -> None:
+        self._ended.add(path)
+        self._unwritten += _alert("%s %s; what follows is not read" % (path, why))
 
     def _append(self) -> None:
         """Whole lines at once: the rank appends to the file too."""
@@ -190,38 +230,9 @@ class Names:
         return "" if inside == "." else inside.replace(os.sep, "/") + "/"
 
 
-def find_files(roots: List[str], *, since: int, deadline: float) -> Iterator[str]:
-    """Event files that were begun since then, the outermost first. No further than a search may go: a working folder
-    may hold a million files of data."""
-    left = [(root, 0) for root in roots]
-    seen: Set[str] = set()
-    while left and len(seen) < _MOST_FOLDERS and time.monotonic() < deadline:
-        folder, depth = left.pop(0)
-        if folder in seen:
-            continue
-        seen.add(folder)
-        try:
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    if time.monotonic() >= deadline:
-                        return
-                    began = eventfile.began_at(entry.name)
-                    if began is not None and began >= since and entry.is_file(follow_symlinks=False):
-                        yield entry.path
-                    elif began is None and depth < _DEEPEST and _is_worth_a_look(entry):
-                        left.append((entry.path, depth + 1))
-        except OSError:
-            continue  # not there yet, or not for us
-
-
 def _order(path: str) -> Tuple[int, int, str]:
     """The first writer first, and the outermost of those that began together: others are named as seen from it."""
     return eventfile.began_at(os.path.basename(path)) or 0, path.count(os.sep), path
-
-
-def _is_worth_a_look(entry: "os.DirEntry[str]") -> bool:
-    name = entry.name
-    return not name.startswith(".") and name not in _PASSED_OVER and entry.is_dir(follow_symlinks=False)
 
 
 def read_file(path: str, offset: int, deadline: float) -> Iterator[Tuple[Optional[eventfile.Scalars], int]]:
@@ -280,9 +291,10 @@ def _told(spool: str, position: int) -> Dict[int, int]:
             file.seek(position)
             for line in file:
                 if b'"o":' in line and line.endswith(b"\n"):
-                    number, offset = json.loads(line)["o"]
-                    found[int(number)] = int(offset)
-    except (OSError, ValueError, KeyError, TypeError):
+                    with contextlib.suppress(ValueError, KeyError, TypeError):  # a metric may be called so
+                        number, offset = json.loads(line)["o"]
+                        found[int(number)] = int(offset)
+    except OSError:
         pass  # an old attempt's folder may be gone; readers see what comes twice once
     return found
 

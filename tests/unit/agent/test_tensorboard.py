@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import struct
+import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.event_files import event, field, record, simple, write
-from windlass.agent.tensorboard import STATE, Boards, Names
+from windlass.agent.tensorboard import STATE, Boards, Names, read_file
 from windlass.tracking.points import parse_spool
 
 NOW = 1_700_000_000
@@ -152,18 +152,109 @@ def test_a_state_that_makes_no_sense_is_none(tmp_path: Path, state: bytes) -> No
 def test_nothing_that_goes_wrong_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(*_: object) -> None:
-        raise struct.error("odd")
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("odd")
 
     node = Node(tmp_path)
     node.log("runs", 0)
     with monkeypatch.context() as patched:
-        patched.setattr("windlass.agent.eventfile.read_event", fail)
+        patched.setattr("windlass.agent.eventsearch.Search.look", fail)
         for now in range(3):
             node.boards.look(float(now))
     assert capsys.readouterr().err.count("odd") == 1
     node.boards.drain()
     assert node.points() == [("loss", 0, 0.5)]
+
+
+def test_a_file_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Node(tmp_path)
+    refused = node.log("a", 0)
+    node.log("b", 1)
+
+    def reading(path: str, *more: Any) -> Any:
+        if path == str(refused):
+            raise PermissionError(13, "Permission denied", path)
+        return read_file(path, *more)
+
+    monkeypatch.setattr("windlass.agent.tensorboard.read_file", reading)
+    for now in range(3):
+        node.boards.look(float(now))
+    assert [step for _, step, _ in node.points()] == [1]
+    [alert] = parse_spool(node.spool.read_bytes(), 0).alerts
+    assert "Permission denied" in alert.message
+
+
+def test_of_a_shared_folder_only_what_its_own_processes_write_is_taken(tmp_path: Path) -> None:
+    shared, host = tmp_path / "shared", socket.gethostname()
+    (tmp_path / "run").mkdir()
+    node = Node(tmp_path / "run", tensorboard=str(shared))
+    node.boards.add(4_000_001)
+
+    def put(folder: str, step: int, name: str) -> Path:
+        path = write(shared / folder, NOW, record(event(NOW, step, simple("loss", 0.5))))
+        return path.rename(path.with_name(f"events.out.tfevents.{NOW}.{name}"))
+
+    put("own", 1, f"{host}.4000001.0")
+    put("other", 2, f"{host}.4000002.0")
+    put("elsewhere", 3, "another-host.4000001.0.v2")
+    put("nobody", 4, host)
+    with put("open", 5, f"{host}").open("ab"):
+        node.boards.look(0.0)
+    node.boards.drain()
+    assert {step for _, step, _ in node.points()} == {1, 5}
+    second = Node(tmp_path / "run", attempt=2, tensorboard=str(shared))  # knows what was taken before
+    with (shared / "own" / f"events.out.tfevents.{NOW}.{host}.4000001.0").open("ab") as file:
+        file.write(record(event(NOW, 6, simple("loss", 0.5))))
+    second.boards.drain()
+    assert {step for _, step, _ in second.points()} == {6}
+
+
+def test_a_metric_that_is_called_as_the_mark_of_a_line_hides_no_other(tmp_path: Path) -> None:
+    first = Node(tmp_path)
+    first.log("runs", 0)
+    first.boards.look(0.0)
+    state = (tmp_path / STATE).read_bytes()
+    with first.spool.open("ab") as spool:
+        spool.write(b'{"t": 1.0, "s": 1, "m": {"o": 1.0}}\n')
+    first.log("runs", 1)
+    first.boards.drain()
+    (tmp_path / STATE).write_bytes(state)
+    second = Node(tmp_path, attempt=2)
+    second.boards.drain()
+    assert second.points() == []
+
+
+@pytest.mark.parametrize("folder", ["data/train", "."])
+def test_event_files_beside_a_data_set_are_found(tmp_path: Path, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("windlass.agent.tensorboard._LONGEST_SEARCH_S", 1e-9)  # one entry at a time
+    node = Node(tmp_path)
+    for number in range(30):
+        (node.work / folder / f"class-{number}").mkdir(parents=True)
+        (node.work / folder / f"class-{number}" / "picture").touch()
+    node.log("lightning_logs/version_0", 1)
+    node.log("other/place", 2)
+    for now in range(3):
+        node.boards.look(float(now))
+    assert node.points() == [("loss", 1, 0.5)]
+    for now in range(3, 200):
+        node.boards.look(float(now))
+    assert {step for _, step, _ in node.points()} == {1, 2}
+
+
+def test_a_search_that_was_not_ended_is_said_where_there_are_event_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("windlass.agent.tensorboard._LAST_SEARCH_S", 1e-9)
+    node = Node(tmp_path)
+    for number in range(10):
+        (node.work / f"d{number}").mkdir()
+    node.boards.drain()
+    assert not node.spool.exists()
+    assert "not all folders were searched" in capsys.readouterr().err
+    named = Node(tmp_path, attempt=2, tensorboard=".")
+    named.boards.drain()
+    [alert] = parse_spool(named.spool.read_bytes(), 0).alerts
+    assert "not all folders were searched" in alert.message
 
 
 def test_a_disk_that_is_full_costs_time_and_no_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

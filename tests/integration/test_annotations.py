@@ -85,6 +85,13 @@ def test_runs_of_a_group(api: Client) -> None:
     assert (only["name"], only["runs"]) == ("sizes", 1)
     default = api.get("/api/groups", params={"project": "default"}).json()["groups"]
     assert {one["name"] for one in default} == {"sizes", "other"}
+    answer = api.post(f"/api/runs/{third}/tags", json={"tags": {"group": None}, "where": {"group": "sizes"}})
+    assert "its tag 'group' is 'other'" in error_of(answer, 409, "conflict")["message"]
+    assert found(api, "group = 'other'") == ["third"]
+    answer = api.post(f"/api/runs/{third}/tags", json={"tags": {"group": None}, "where": {"group": "other"}})
+    assert answer.json()["tags"] == {}
+    answer = api.post(f"/api/runs/{third}/tags", json={"tags": {"group": ""}})
+    assert "not empty" in error_of(answer, 422, "invalid_input")["message"]
     answer = api.post("/api/runs", json={"spec": {"command": "true", "group": "a", "tags": {"group": "b"}}})
     assert "give one of them" in error_of(answer, 422, "invalid_spec")["message"]
 
@@ -126,6 +133,12 @@ def test_a_saved_view_is_searched_by_everybody(api: Client) -> None:
 def test_what_cannot_be_searched_is_not_saved(api: Client, body: dict[str, Any], rule: str) -> None:
     assert rule in error_of(api.post("/api/views/x", json=body), 422, "invalid_input")["message"]
     assert api.get("/api/views").json()["views"] == []
+
+
+def test_names_of_views_may_have_slashes(api: Client) -> None:
+    assert api.post("/api/views/a%2Fb", json={}).json()["name"] == "a/b"
+    assert api.get("/api/views/a%2Fb").json()["name"] == "a/b"
+    assert api.delete("/api/views/a%2Fb").status_code == 204
 
 
 def test_two_projects_with_a_view_of_one_name(api: Client) -> None:

@@ -30,6 +30,12 @@ def test_notes_groups_and_views(tmp_path: Path) -> None:
         cli("group", "g", "b", "--remove")
         assert {run["id"] for run in cli.json("group", "g")} == {ids[0], other}
         assert cli.json("group")[0]["runs"] == 2
+        cli("group", "it's", "b")
+        told = cli("group", "g", "b", "c", "--remove").stderr
+        assert "not in 'g', and left as they are: b" in told
+        assert "1 run taken out of 'g'" in told
+        assert [run["name"] for run in cli.json("group", "it's")] == ["b"]
+        cli("group", "g", "c")
 
         assert "no views yet" in cli("views", "ls").stderr
         cli("views", "save", "mine", "group = 'g'", "--order", "name desc", "--columns", "tags.group,params.lr")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -68,9 +69,14 @@ def group(
             if not found:
                 notice(f"no run is in group '{name}'")
             return
-        client.notes.put_in_group(None if remove else name, runs)
-        notice(f"{len(runs)} run{'' if len(runs) == 1 else 's'} {'taken out of' if remove else 'put into'} '{name}'")
-        next_steps(f"windlass search --group {name}", f"windlass compare --group {name}")
+        others = client.notes.take_out_of_group(name, runs) if remove else []
+        if others:
+            notice(f"not in '{name}', and left as they are: {', '.join(others)}")
+        if not remove:
+            client.notes.put_in_group(name, runs)
+        count = len(runs) - len(others)
+        notice(f"{count} run{'' if count == 1 else 's'} {'taken out of' if remove else 'put into'} '{name}'")
+        next_steps(f"windlass search --group {quote(name)}", f"windlass compare --group {quote(name)}")
         return
     groups = client.notes.groups(project=project)
     if json:

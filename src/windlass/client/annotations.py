@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from windlass.client.answers import read
-from windlass.core.errors import InvalidInput
+from windlass.core.errors import Conflict, InvalidInput
 
 if TYPE_CHECKING:
     from windlass.client.client import Client
@@ -18,9 +18,10 @@ def both(where: str | None, group: str | None) -> str | None:
     """A search among the runs of a group."""
     if group is None:
         return where
-    if "'" in group:
-        raise InvalidInput(f"the name of a group has no quotes: {group!r}")
-    mine = f"group = '{group}'"
+    if "'" in group and '"' in group:
+        raise InvalidInput(f"a search takes quotes of one kind only in the name of a group: {group!r}")
+    quote = '"' if "'" in group else "'"
+    mine = f"group = {quote}{group}{quote}"
     return f"{mine} and {where}" if where and where.strip() else mine
 
 
@@ -54,6 +55,17 @@ class Notes:
         """A run is in one group at a time; None takes it out of its own."""
         for ref in refs:
             self.set_tags(ref, {"group": group})
+
+    def take_out_of_group(self, group: str, refs: Iterable[str]) -> list[str]:
+        """Those of the runs that were not in it; they stay where they are."""
+        others = []
+        for ref in refs:
+            try:
+                body = {"tags": {"group": None}, "where": {"group": group}}
+                self._transport.post(f"{_run(ref)}/tags", body, repeat=True)
+            except Conflict:
+                others.append(ref)
+        return others
 
     def groups(self, *, project: str | None = None) -> Sequence[GroupView]:
         """Those with the newest runs first."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from sqlalchemy import Connection, func, select
 
 from windlass.core.clock import Clock
-from windlass.core.errors import InvalidInput, NotFound
+from windlass.core.errors import Conflict, InvalidInput, NotFound
 from windlass.core.storable import is_storable
 from windlass.db.database import Database
 from windlass.experiments.catalogue import DEFAULT_NAME, DEFAULT_PROJECT, experiment_of_project, load_named
@@ -21,7 +21,7 @@ from windlass.experiments.service import ExperimentService
 from windlass.experiments.tables import experiments, run_tags, tracked_runs
 from windlass.experiments.types import NOTE, Pair
 from windlass.wire.annotations import GroupView, NoteView, TagsView
-from windlass.wire.spec import GROUP
+from windlass.wire.spec import GROUP, check_group
 
 _MOST_GROUPS = 1_000
 
@@ -44,14 +44,22 @@ class Annotations:
         self._tracked = tracked
         self._experiments = experiments
 
-    def set_tags(self, ref: str, changes: Mapping[str, str | None]) -> TagsView:
-        """None removes one, whether it is there or not."""
+    def set_tags(
+        self, ref: str, changes: Mapping[str, str | None], *, where: Mapping[str, str] | None = None
+    ) -> TagsView:
+        """None removes one, whether it is there or not. `where`: only if the run has these tags; raises Conflict."""
         for key, value in changes.items():
             if not 1 <= len(key) <= LONGEST_KEY or not is_storable(key):
                 raise InvalidInput(f"a tag's name has 1 to {LONGEST_KEY} characters, none of them NUL: {key[:40]!r}")
             _check_text("a tag", value or "", LONGEST_TAG)
+        if (group := changes.get(GROUP)) is not None:
+            check_group(group)
         with self._db.read() as tx:
             run_id = self._resolve(tx, ref)
+            for key, value in (where or {}).items():
+                if (has := load_tag(tx, run_id, key) if is_storable(key) else None) != value:
+                    found = f"its tag {key[:40]!r} is {has!r}" if has is not None else f"it has no tag {key[:40]!r}"
+                    raise Conflict(f"run {run_id} is left as it is: {found}")
         self._put(run_id, changes)
         with self._db.read() as tx:
             rows = tx.execute(select(run_tags.c.key, run_tags.c.value).where(run_tags.c.run_id == run_id))

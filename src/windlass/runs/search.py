@@ -86,7 +86,7 @@ def search(
     offset = offset_of(cursor)
     query = _query(where, order, dialect=tx.dialect.name, now=now)
     if project is not None:
-        query = query.where(_PROJECT == project)
+        query = query.where(_TEXTS["project"] == project)
     rows = tx.execute(query.offset(offset).limit(limit + 1)).all()
     ids = [row.id for row in rows[:limit]]
     params, tags, metrics = (

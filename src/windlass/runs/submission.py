@@ -30,7 +30,7 @@ from windlass.scheduling.wants import wants_of
 from windlass.wire.checkpoints import CheckpointSpec
 from windlass.wire.resources import deadline_at
 from windlass.wire.runs import SubmitRequest
-from windlass.wire.spec import RunSpec, parse_spec
+from windlass.wire.spec import GROUP, RunSpec, parse_spec
 
 _FROM_THE_BEGINNING = frozenset(
     ("args", "code", "command", "env", "name", "params", "retry", "script", "secrets", "seed", "tags", "timeout")
@@ -206,9 +206,16 @@ def changed_spec(spec: Mapping[str, Any], changes: Mapping[str, Any], name: str 
         if isinstance(changed["params"], dict) and key in changed["params"]:
             changed["params"][key] = value
             continue
+        if key == GROUP:  # in place of the tag that it became
+            tags = changed.get("tags")
+            changed |= {
+                "tags": {k: v for k, v in tags.items() if k != GROUP} if isinstance(tags, dict) else tags,
+                GROUP: value,
+            }
+            continue
         first, _, rest = key.partition(".")
         if first not in RunSpec.model_fields:
-            raise InvalidInput(unknown("key", key, [*spec["params"], *RunSpec.model_fields]))
+            raise InvalidInput(unknown("key", key, [*spec["params"], *RunSpec.model_fields, GROUP]))
         parent = changed.get(first) or {}
         if rest and not isinstance(parent, dict):
             raise InvalidInput(f"`{key}` cannot be set: `{first}` has no keys of its own")

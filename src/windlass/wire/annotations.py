@@ -9,6 +9,9 @@ from windlass.wire.runs import Wire
 
 class TagsRequest(Wire):
     tags: dict[str, str | None] = Field(min_length=1, max_length=100, description="null removes a tag")
+    where: dict[str, str] = Field(
+        default_factory=dict, max_length=100, description="only if the run has these tags now; else 409"
+    )
 
 
 class TagsView(Wire):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from windlass.core.errors import InvalidInput, InvalidSpec
 from windlass.core.frameworks import Framework
@@ -94,7 +94,21 @@ def _recipe(value: Any) -> Any:
         raise ValueError(error.message) from error
 
 
+def check_group(name: str) -> None:
+    """Raises InvalidInput for what no search could ask for."""
+    if not name.strip() or {"'", '"'} <= set(name):
+        raise InvalidInput(f"the name of a group is not empty, and has quotes of one kind only: {name[:80]!r}")
+
+
+def _with_group(schema: dict[str, Any]) -> None:
+    """No field of its own, since it becomes a tag, but a key that a spec may have."""
+    about = "the name of a group of runs; becomes the tag `group`"
+    schema["properties"][GROUP] = {"anyOf": [{"type": "string"}, {"type": "null"}], "description": about}
+
+
 class RunSpec(StrictModel):
+    model_config = ConfigDict(json_schema_extra=_with_group)
+
     name: Name | None = None
     command: Text | list[Text] | None = Field(None, description="a shell line, or a list of arguments")
     script: Text | None = Field(None, description="a Python script; started once per process")
@@ -163,8 +177,12 @@ class RunSpec(StrictModel):
         kept = {key: value for key, value in data.items() if key != "group"}
         if group is None:
             return kept
-        if not isinstance(group, str) or not group.strip() or not isinstance(tags, Mapping):
+        if not isinstance(group, str) or not isinstance(tags, Mapping):
             raise ValueError(f"`group` is the name of a group of runs, not {group!r}")
+        try:
+            check_group(group)
+        except InvalidInput as error:
+            raise ValueError(f"`group`: {error.message}") from error
         if tags.get(GROUP, group) != group:
             raise ValueError(f"`group` is {group!r}, and the tag of that name is {tags[GROUP]!r}: give one of them")
         return {**kept, "tags": {**tags, GROUP: group}}

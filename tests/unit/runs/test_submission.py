@@ -52,6 +52,21 @@ def test_a_key_that_was_not_given_can_be_set_in_a_copy() -> None:
     assert changed_spec(stored, {"plan": "data=2"}, "b")["plan"] == "data=2"
 
 
+def test_a_copy_can_be_put_into_another_group() -> None:
+    stored = stored_spec(RunSpec.model_validate({"script": "train.py", "group": "a", "tags": {"team": "x"}}))
+    moved = parse_spec(changed_spec(stored, {"group": "b"}, None))
+    assert moved.tags == {"team": "x", "group": "b"}
+    assert parse_spec(changed_spec(stored, {"group": None}, None)).tags == {"team": "x"}
+    assert parse_spec(changed_spec(stored, {"tags": ["quick"], "group": "b"}, None)).tags == {"quick": "", "group": "b"}
+    assert "group" in RunSpec.model_json_schema()["properties"]
+
+
+@pytest.mark.parametrize("group", ["", " ", 'it\'s "it"'])
+def test_groups_that_no_search_could_find(group: str) -> None:
+    with pytest.raises(InvalidSpec, match="not empty, and has quotes of one kind only"):
+        parse_spec({"script": "x", "group": group})
+
+
 def test_a_project_says_what_its_runs_do_about_checkpoints() -> None:
     wanted = {"compress": "zstd", "keep": 5, "best": "acc", "best_is": "highest"}
     usual = {"vision": CheckpointSpec.model_validate(wanted)}

@@ -18,7 +18,7 @@ Project = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 @router.post("/runs/{ref}/tags")
 def set_tags(ref: Ref, request: TagsRequest, services: Context) -> TagsView:
     """Set tags of a run, or remove them; those of MLflow's clients too, by their ids."""
-    return services.annotations.set_tags(ref, request.tags)
+    return services.annotations.set_tags(ref, request.tags, where=request.where)
 
 
 @router.get("/runs/{ref}/note")

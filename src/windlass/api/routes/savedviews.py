@@ -24,17 +24,17 @@ def list_views(services: Context, project: Project = None) -> ViewList:
     return ViewList(views=services.saved_views.list(project=project))
 
 
-@router.get("/{name}")
+@router.get("/{name:path}")
 def get(name: Name, services: Context, project: Project = None) -> SavedView:
     return services.saved_views.get(name, project)
 
 
-@router.post("/{name}")
+@router.post("/{name:path}")
 def save(name: Name, request: ViewRequest, services: Context, project: Project = None) -> SavedView:
     """Give a search a name, in place of one that has it. `/api/search?view=NAME` does it."""
     return services.saved_views.save(check_name(name), project, request)
 
 
-@router.delete("/{name}", status_code=204)
+@router.delete("/{name:path}", status_code=204)
 def remove(name: Name, services: Context, project: Project = None) -> None:
     services.saved_views.remove(name, project)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pandas
+
 from tests.integration.test_cli_commands import Cli
 from windlass.testing.servers import running_server
 
@@ -44,6 +46,14 @@ def test_notes_groups_and_views(tmp_path: Path) -> None:
         assert "group" in shown
         assert other in shown
         assert ids[0] not in shown
+        assert cli("search", "--view", "mine", "--csv").stdout.splitlines() == [
+            "id,tags.group",
+            f"{other},g",
+            f"{ids[0]},g",
+        ]
+        cli("search", "--view", "mine", "--parquet", "mine.parquet")
+        assert list(pandas.read_parquet(tmp_path / "mine.parquet").columns) == ["id", "tags.group"]
+        assert "no run has a column 'params.lr'" in cli("search", "-c", "params.lr", "--csv", expect=2).stderr
         assert "mine" in cli("views", "ls").stdout
         cli("views", "rm", "mine")
         assert "there is no view 'mine'" in cli("search", "--view", "mine", expect=2).stderr

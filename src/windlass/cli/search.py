@@ -43,7 +43,7 @@ def search(
         str | None, typer.Option("--project", help="Runs of this project; a view may be its own.")
     ] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many at most.")] = 50,
-    csv: Annotated[bool, typer.Option("--csv", help="CSV on stdout, of all columns.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="CSV on stdout; without --columns or a view's, of all.")] = False,
     parquet: Annotated[Path | None, typer.Option("--parquet", metavar="FILE", help="Write a Parquet file.")] = None,
     json: options.Json = False,
 ) -> None:
@@ -58,13 +58,17 @@ def search(
         return
     from windlass.client import tables
 
+    if found:
+        wanted = _known(found, wanted, lenient=not columns)
+    if (parquet is not None or csv) and wanted and not columns and "id" not in wanted:
+        wanted = ["id", *wanted]  # as the table has it
     if parquet is not None:
-        tables.write_parquet(found, str(parquet))
+        tables.write_parquet(found, str(parquet), wanted)
         notice(f"{len(found):,} runs in {parquet}")
     elif csv:
         tables.write_csv(found, sys.stdout, wanted)
     elif found:
-        _show(found, wanted, lenient=view is not None and not columns)
+        _show(found, wanted)
     else:
         notice(
             "no run is like that"
@@ -73,15 +77,21 @@ def search(
         )
 
 
-def _show(found: list[FoundRun], wanted: list[str], *, lenient: bool = False) -> None:
+def _known(found: list[FoundRun], wanted: list[str], *, lenient: bool) -> list[str]:
     """`lenient`: columns of a view, which none of these runs need have."""
     from windlass.client.tables import rows_of
 
-    known, rows = rows_of(found)
-    if lenient:
-        wanted = [name for name in wanted if name in known]
-    if wrong := [name for name in wanted if name not in known]:
+    known, _ = rows_of(found)
+    wrong = [name for name in wanted if name not in known]
+    if wrong and not lenient:
         raise InvalidInput(f"no run has a column {wrong[0]!r}", hint=f"there are {', '.join(known)}")
+    return [name for name in wanted if name in known]
+
+
+def _show(found: list[FoundRun], wanted: list[str]) -> None:
+    from windlass.client.tables import rows_of
+
+    known, rows = rows_of(found)
     more = wanted or [name for name in known if name.startswith(("metrics.", "params."))][:_MOST_COLUMNS]
     cells: list[list[Cell | str]] = [
         [

@@ -65,8 +65,10 @@ def data_frame(found: Iterable[FoundRun]) -> Any:
     return frame
 
 
-def write_parquet(found: Iterable[FoundRun], path: str) -> None:
+def write_parquet(found: Iterable[FoundRun], path: str, only: Sequence[str] = ()) -> None:
     frame = data_frame(found)
+    if only:
+        frame = frame.reindex(columns=list(only))
     try:
         frame.to_parquet(path, index=False)
     except ImportError:

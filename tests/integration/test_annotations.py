@@ -43,6 +43,10 @@ def test_a_note_is_what_mlflow_calls_a_description(api: Client) -> None:
 
 
 def test_notes_of_projects_are_those_of_their_experiments(api: Client) -> None:
+    refused = error_of(api.post("/api/projects/vision/note", json={"text": "x"}), 404, "not_found")
+    assert refused["message"] == "there is no project 'vision'"
+    assert api.get("/api/2.0/mlflow/experiments/get-by-name", params={"experiment_name": "vision"}).status_code == 404
+    submit(api, project="vision")
     for project, experiment in (("vision", "vision"), ("default", "Default")):
         assert api.get(f"/api/projects/{project}/note").json()["text"] is None
         api.post(f"/api/projects/{project}/note", json={"text": f"about {project}"})

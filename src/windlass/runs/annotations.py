@@ -5,7 +5,7 @@ see as tags, so that both sides show the same.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from sqlalchemy import Connection, func, select
 
@@ -27,7 +27,7 @@ _MOST_GROUPS = 1_000
 
 
 class Annotations:
-    """`resolve`: the id of a run by whatever names it."""
+    """`resolve`: the id of a run by whatever names it; `projects`: those that the config names."""
 
     def __init__(
         self,
@@ -37,12 +37,14 @@ class Annotations:
         resolve: Callable[[Connection, str], str],
         tracked: TrackedRunService,
         experiments: ExperimentService,
+        projects: Collection[str] = (),
     ) -> None:
         self._db = db
         self._clock = clock
         self._resolve = resolve
         self._tracked = tracked
         self._experiments = experiments
+        self._projects = projects
 
     def set_tags(
         self, ref: str, changes: Mapping[str, str | None], *, where: Mapping[str, str] | None = None
@@ -84,9 +86,14 @@ class Annotations:
         return NoteView(of=project, text=dict(found.tags).get(NOTE) if found else None)
 
     def set_project_note(self, project: str, text: str) -> NoteView:
-        """Of the experiment that the project's runs are in; a project that has had no run gets it now."""
+        """Of the experiment that the project's runs are in; one that only the config names gets it now. Raises NotFound
+        for a project that nobody has: an experiment stays for good."""
         _check_text("a note", text, LONGEST_EXPERIMENT_TAG)
         with self._db.write() as tx:
+            if project not in self._projects and load_named(tx, _experiment_name(project)) is None:
+                raise NotFound(
+                    f"there is no project '{project}'", hint="it is there with its first run, or by the server's config"
+                )
             number = str(experiment_of_project(tx, project, now_ms=int(self._clock.now() * 1000)))
         if text:
             self._experiments.set_tag(number, Pair(NOTE, text))

@@ -169,7 +169,12 @@ def compose(settings: Settings, *, open_engines: OpenEngines | None = None, cloc
         runs=runs,
         overview=overview,
         annotations=Annotations(
-            db=db, clock=clock, resolve=overview.known_id, tracked=tracked_runs, experiments=experiments
+            db=db,
+            clock=clock,
+            resolve=overview.known_id,
+            tracked=tracked_runs,
+            experiments=experiments,
+            projects=settings.rules.projects,
         ),
         saved_views=SavedViews(db=db, clock=clock),
         nodes=NodeService(db, blobs, seal, clock, nudge=nudge),

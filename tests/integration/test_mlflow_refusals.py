@@ -132,3 +132,9 @@ def test_what_programs_wrote_is_kept_all_the_same(api: httpx.Client) -> None:
     assert sent.status_code == 200, sent.text
     whole = api.get(f"/api/3.0/mlflow/traces/get?trace_id=tr-{'07' * 16}")
     assert len(whole.json()["trace"]["spans"]) == 1
+
+
+def test_what_is_not_there_and_what_is_not_done_there_are_told_apart(api: httpx.Client) -> None:
+    assert api.get("/api/2.0/mlflow/experiments/nothing").json()["error_code"] == "ENDPOINT_NOT_FOUND"
+    assert api.delete("/api/2.0/mlflow/experiments/create").status_code == 405
+    assert api.delete("/ajax-api/2.0/mlflow/gateway-proxy").status_code == 405

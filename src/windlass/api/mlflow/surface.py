@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+
 from fastapi import Request, Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute, Match, Route
 
 from windlass.api.mlflow import (
     artifacts,
@@ -53,22 +56,23 @@ def mlflow_routes() -> list[BaseRoute]:
         promptlab,
         questions,
     )
-    calls = [route for module in named for route in module.calls.routes()]
-    others = [f"/{kind}/{version}.0/mlflow/{{rest:path}}" for kind in ("api", "ajax-api") for version in (2, 3)]
-    unknown = [Route(path, guarded(_unknown), methods=_ANY, include_in_schema=False) for path in others]
-    return [
-        *calls,
+    known = [
+        *(route for module in named for route in module.calls.routes()),
         *artifacts.streams,
         *otlp.routes,
         *questions.routes,
         Route("/version", _version, include_in_schema=False),
-        *unknown,
     ]
+    others = [f"/{kind}/{version}.0/mlflow/{{rest:path}}" for kind in ("api", "ajax-api") for version in (2, 3)]
+    answer = guarded(partial(_unknown, known))
+    return [*known, *(Route(path, answer, methods=_ANY, include_in_schema=False) for path in others)]
 
 
 async def _version(_request: Request) -> Response:
     return Response(VERSION, media_type="text/plain")
 
 
-async def _unknown(request: Request) -> Response:
+async def _unknown(known: Sequence[BaseRoute], request: Request) -> Response:
+    if any(route.matches(request.scope)[0] is Match.PARTIAL for route in known):
+        return Response("Method Not Allowed", 405, media_type="text/plain")
     raise MlflowError("ENDPOINT_NOT_FOUND", f"there is no {request.method} {request.url.path} here")

@@ -107,7 +107,8 @@ def _end(pid: int) -> None:
 
 
 class WindlassThread:
-    """In the place of a thread that serves an application of MLflow's."""
+    """In the place of a thread that serves an application of MLflow's. Suites that go past their server, to the
+    database that it has, come to ours as well."""
 
     def __init__(self, _app: Any, _port: int) -> None:
         from mlflow.server import handlers
@@ -115,10 +116,15 @@ class WindlassThread:
         # Where the suite told MLflow's server to have artifacts. Not its port: ours takes a while to listen, and
         # another process of the tests may find it free.
         root = getattr(handlers._get_tracking_store(), "artifact_root_uri", None)
-        self._serving = windlass_server(env={"WINDLASS_ARTIFACTS_ROOT": root} if root else None)
+        self._serving = contextlib.ExitStack()
+        self._settings = {"WINDLASS_ARTIFACTS_ROOT": root} if root else None
 
     def __enter__(self) -> str:
-        return self._serving.__enter__()
+        from mlflow.tracking._tracking_service.utils import _use_tracking_uri
+
+        url = self._serving.enter_context(windlass_server(env=self._settings))
+        self._serving.enter_context(_use_tracking_uri(url))
+        return url
 
     def __exit__(self, *ended: Any) -> None:
         self._serving.__exit__(*ended)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from windlass.core import marks
 from windlass.core.clock import Clock
-from windlass.core.errors import InvalidInput, NotFound
+from windlass.core.errors import Gone, InvalidInput, NotFound
 from windlass.db.database import Database
 from windlass.experiments import catalogue, modelstore
 from windlass.experiments.locations import model_location
@@ -49,13 +49,15 @@ class LoggedModelService:
 
     def adopt(self, given: LoggedModel) -> tuple[str, bool]:
         """Take in a model that another server has kept, under its id; of one that is here, what has changed there
-        since. Where its files belong, and whether it was new."""
+        since. Where its files belong, and whether it was new. Raises Gone for one that was deleted here."""
         with self._db.write() as tx:
             experiment = catalogue.load_active(tx, given.experiment_id)
             model = replace(given, artifact_location=model_location(experiment.artifact_location, given.id))
             created = modelstore.put_new_model(tx, model)
             if not created:
-                model = modelstore.load_model(tx, given.id)
+                model = modelstore.load_model(tx, given.id, deleted_too=True)
+                if model.stage == Stage.DELETED:
+                    raise Gone(f"logged model {given.id} was deleted here")
                 if given.updated_ms > model.updated_ms:
                     changes = {"status": given.status, "status_message": given.status_message}
                     modelstore.update_model(tx, given.id, now_ms=given.updated_ms, **changes)

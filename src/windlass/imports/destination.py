@@ -13,10 +13,11 @@ from windlass.core.errors import InvalidInput
 from windlass.core.marks import MARK_TAG, unmarked
 from windlass.imports import answers
 from windlass.imports.plan import Here, kept_model_id, kept_run_id
-from windlass.imports.records import Dataset, LoggedModel, Point, RegisteredModel, Run, Version
+from windlass.imports.records import Dataset, LoggedModel, ModelPoint, Point, RegisteredModel, Run, Version
 
 _MLFLOW = "/api/2.0/mlflow"
 POINTS_AT_ONCE = 1_000  # what one batch may hold
+_MODEL_POINTS_AT_ONCE = 5_000
 _PAIRS_AT_ONCE = 100
 _OURS = "mlflow-artifacts:/"
 _T = TypeVar("_T")
@@ -117,20 +118,11 @@ class Destination:
             "updated_ms": model.updated_ms,
             "params": dict(model.params),
             "tags": dict(model.tags),
-            "metrics": [
-                {
-                    "key": one.key,
-                    "value": _number(one.point.value),
-                    "at_ms": one.point.at_ms,
-                    "step": one.point.step,
-                    "run_id": kept_run_id(one.run_id),
-                    "dataset_name": one.dataset_name,
-                    "dataset_digest": one.dataset_digest,
-                }
-                for one in model.metrics
-            ],
         }
-        return self._take(f"/api/imports/logged-models/{kept_model_id(model.id)}", body)
+        path = f"/api/imports/logged-models/{kept_model_id(model.id)}"
+        parts = [[_model_point(one) for one in some] for some in _parts(model.metrics, _MODEL_POINTS_AT_ONCE)]
+        taken = [self._take(path, {**body, "metrics": part}) for part in parts or [[]]]
+        return taken[0]
 
     def registered_models(self) -> dict[str, RegisteredModel]:
         """Prompts too; without versions."""
@@ -226,6 +218,18 @@ def _number(value: float) -> float | str:
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _model_point(one: ModelPoint) -> dict[str, Any]:
+    return {
+        "key": one.key,
+        "value": _number(one.point.value),
+        "at_ms": one.point.at_ms,
+        "step": one.point.step,
+        "run_id": kept_run_id(one.run_id),
+        "dataset_name": one.dataset_name,
+        "dataset_digest": one.dataset_digest,
+    }
 
 
 def _dataset(one: Dataset) -> dict[str, Any]:

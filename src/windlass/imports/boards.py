@@ -34,12 +34,12 @@ class _Folder:
 class BoardSource:
     def __init__(self, folder: Path, experiment: str | None = None) -> None:
         """Raises InvalidInput for a folder without event files."""
-        self._root = folder.expanduser().absolute()
+        self._root = Path(os.path.abspath(folder.expanduser()))  # `..` is no name for an experiment
         if not self._root.is_dir():
             raise InvalidInput(
                 f"there is no folder '{self._root}'", hint="give the one that `tensorboard --logdir` has"
             )
-        self._name = experiment or self._root.name
+        self._name = experiment or self._root.name or "tensorboard"
         self._folders = sorted(
             Path(folder)
             for folder, _, names in os.walk(self._root)

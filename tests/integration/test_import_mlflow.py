@@ -40,9 +40,9 @@ experiment = mlflow.set_experiment("vision")
 client.set_experiment_tag(experiment.experiment_id, "team", "eyes")
 with mlflow.start_run(run_name="first", description="a note") as run:
     mlflow.log_params({"lr": 0.1, "opt/name": "adam"})
-    for step in range(1500):
-        mlflow.log_metric("train/loss", 1 / (step + 1), step=step, synchronous=False)
-    mlflow.flush_async_logging()
+    losses = [mlflow.entities.Metric("train/loss", 1 / (n + 1), 1_700_000_000_000 + n, n) for n in range(1500)]
+    for start in (0, 750):
+        client.log_batch(run.info.run_id, losses[start : start + 750])
     mlflow.log_metric("odd", math.nan, step=1)
     mlflow.log_metric("odd", -math.inf, step=2)
     mlflow.log_text("hello", "notes/hello ü.txt")
@@ -111,7 +111,7 @@ result["registered"] = {
     for model in client.search_registered_models()
 }
 result["versions"] = {
-    f"{v.name}/{v.version}": [v.current_stage, v.run_id, own(v.tags), v.creation_timestamp, v.description,
+    f"{v.name}/{v.version}": [v.current_stage, v.run_id, own(v.tags), v.creation_timestamp, v.description or "",
                               v.source.split("/artifacts")[-1]]
     for v in client.search_model_versions()
 }
@@ -203,15 +203,17 @@ with mlflow.start_run("{made["run"]}"):
 with mlflow.start_run(experiment_id="0"):
     pass
 """)
-    here.program("""
+    here.program(f"""
 [run] = client.search_runs([client.get_experiment_by_name("other").experiment_id])
 client.delete_run(run.info.run_id)
+client.delete_logged_model("{made["model"]}")
 """)
     summary = copy(server, here)
     assert summary.problems == []
     assert summary.runs == {"copied": 1, "updated": 1, "unchanged": 1, "left": 1, "incomplete": 0}
     assert (summary.points, summary.files) == (2, 1)
     now, then = here.program(READS), server.program(READS)
+    assert (now["vision"].pop("models"), len(then["vision"].pop("models"))) == ({}, 1)
     assert now["vision"] == then["vision"]
     assert now["other"]["runs"] == {}
 

@@ -45,6 +45,9 @@ def mlflow(
     artifacts: Annotated[bool, typer.Option("--artifacts/--no-artifacts", help="Files of runs and models too.")] = True,
     deleted: Annotated[bool, typer.Option("--deleted", help="Deleted experiments and runs too, as deleted.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be copied.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Compare points of all runs, not only of those of the last day.")
+    ] = False,
     parallel: Annotated[int, typer.Option("--parallel", min=1, max=64, help="Runs at a time.")] = 8,
     json: options.Json = False,
 ) -> None:
@@ -56,7 +59,12 @@ def mlflow(
     from windlass.imports.opening import open_source
 
     wishes = Wishes(
-        experiments=tuple(experiment or ()), deleted=deleted, files=artifacts, dry_run=dry_run, at_once=parallel
+        experiments=tuple(experiment or ()),
+        deleted=deleted,
+        files=artifacts,
+        dry_run=dry_run,
+        full=full,
+        at_once=parallel,
     )
     _copy(ctx, open_source(source, os.environ), wishes, json=json)
 

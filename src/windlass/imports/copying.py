@@ -11,7 +11,8 @@ from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any, Protocol, TypeVar
 
-from windlass.core.errors import InvalidInput, ServerUnreachable, Unauthorized, WindlassError
+from windlass.core.clock import Clock, SystemClock
+from windlass.core.errors import Gone, InvalidInput, ServerUnreachable, Unauthorized, WindlassError
 from windlass.core.marks import MARK_TAG, changed_tags
 from windlass.imports import plan
 from windlass.imports.destination import POINTS_AT_ONCE, Destination, KnownExperiment, Taken
@@ -29,6 +30,7 @@ class Wishes:
     deleted: bool = False
     files: bool = True
     dry_run: bool = False
+    full: bool = False  # compare points of all runs, however long ago they ended
     at_once: int = 8
 
 
@@ -59,12 +61,20 @@ class Watcher(Protocol):
 
 
 class Copier:
-    def __init__(self, source: Source, server: Destination, wishes: Wishes, watcher: Watcher) -> None:
+    def __init__(
+        self,
+        source: Source,
+        server: Destination,
+        wishes: Wishes,
+        watcher: Watcher,
+        clock: Clock | None = None,
+    ) -> None:
         self._source = source
         self._server = server
         self._wishes = wishes
         self._watcher = watcher
         self._lock = threading.Lock()
+        self._now_ms = int((clock or SystemClock()).now() * 1000)
         self._places = Places()
         self.summary = Summary()
 
@@ -132,8 +142,8 @@ class Copier:
         with self._tolerating(f"run {run.id}"):
             if here:
                 self._note_place(run, here.location)
-            if deed is Deed.COMPARE_FILES and here and self._wishes.files and not run.deleted:
-                whole = self._copy_files(run.files, here.location)
+            if deed is Deed.COMPARE_FILES and here and not run.deleted:
+                whole = self._compare_run(run, here)
             elif deed in (Deed.COPY, Deed.UPDATE):
                 whole = self._bring_run(run, experiment_id, here)
             else:
@@ -141,6 +151,13 @@ class Copier:
         with self._lock:
             self.summary.runs[deed.value if whole else INCOMPLETE] += 1
         self._watcher.ended(run.name or run.id)
+
+    def _compare_run(self, run: Run, here: Here) -> bool:
+        """Whether it is whole, of one that looks the same there and here."""
+        whole = True
+        if self._wishes.full or plan.may_have_late_points(run, self._now_ms):
+            whole = self._copy_points(run, plan.kept_run_id(run.id), Taken(False, here.location))
+        return (self._copy_files(run.files, here.location) and whole) if self._wishes.files else whole
 
     def _bring_run(self, run: Run, experiment_id: str, here: Here | None) -> bool:
         """Whether all of it has come. If not, it has no mark, and is brought again the next time."""
@@ -195,7 +212,10 @@ class Copier:
 
     def _copy_model(self, model: LoggedModel, experiment_id: str) -> None:
         with self._tolerating(f"logged model {model.id}"):
-            taken = self._server.put_logged_model(model, experiment_id)
+            try:
+                taken = self._server.put_logged_model(model, experiment_id)
+            except Gone:
+                return  # deleted here: it stays so
             with self._lock:
                 self._places.add_model(model, taken.location)
                 self.summary.logged_models += taken.created

@@ -20,6 +20,7 @@ RUN_TAG = "windlass.import.run_id"  # of those that could not keep theirs
 _PARENT_TAG = "mlflow.parentRunId"
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 _MODEL_ID = re.compile(r"m-[0-9a-f]{32}")
+_SETTLED_MS = 24 * 3_600_000
 _HARMLESS = ("runs", "models", "mlflow-artifacts", "http", "https", "s3", "gs", "wasbs", "abfss", "dbfs", "hdfs")
 
 
@@ -44,6 +45,12 @@ def decide_run(run: Run, here: Here | None) -> Deed:
     if here.deleted and not run.deleted:
         return Deed.LEAVE
     return Deed.COMPARE_FILES if here.mark == fingerprint(run) else Deed.UPDATE
+
+
+def may_have_late_points(run: Run, now_ms: int) -> bool:
+    """Points of earlier steps are not seen in what is known of a run without asking for them: one that goes on from a
+    checkpoint, or is evaluated later, has them. Those that ended long ago are taken for settled."""
+    return run.status in ("RUNNING", "SCHEDULED") or run.end_ms is None or now_ms - run.end_ms < _SETTLED_MS
 
 
 def fingerprint(run: Run) -> str:

@@ -9,8 +9,9 @@ from typing import Any
 
 from windlass.core.errors import WindlassError
 from windlass.core.marks import MARK_TAG
+from windlass.imports import plan
 from windlass.imports.copying import Copier, Summary, Wishes
-from windlass.imports.destination import Taken
+from windlass.imports.destination import KnownExperiment, Taken
 from windlass.imports.records import Experiment, File, Owner, Point, RegisteredModel, Run, Version
 
 RUN = "0123456789abcdef0123456789abcdef"
@@ -31,7 +32,13 @@ class There:
         yield Experiment(id="1", name="e")
 
     def runs(self, *_: object, **__: object) -> Iterator[Run]:
-        yield Run(id=RUN, name="r", metrics={key: Point(0, 1, 2.0) for key in self._metrics}, files=Owner("run", RUN))
+        yield Run(
+            id=RUN,
+            name="r",
+            metrics={key: Point(0, 1, 2.0) for key in self._metrics},
+            files=Owner("run", RUN),
+            end_ms=1,
+        )
 
     def history(self, run: Run, key: str) -> Iterator[Point]:
         yield run.metrics[key]
@@ -62,7 +69,13 @@ class Here:
         self.versions: list[str] = []
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        return lambda *_, **__: {} if name in ("experiments", "registered_models", "files") else "1"
+        return lambda *_, **__: {} if name in ("registered_models", "files") else "1"
+
+    def experiments(self) -> dict[str, KnownExperiment]:
+        return {"e": KnownExperiment("1", False, {})}
+
+    def runs(self, _experiment_id: str) -> dict[str, plan.Here]:
+        return {}
 
     def put_run(self, *_: object) -> Taken:
         return Taken(True, "mlflow-artifacts:/1/r")
@@ -98,8 +111,8 @@ class Quiet:
     def sent(self, size: int) -> None: ...
 
 
-def copy(there: There, here: Here) -> Summary:
-    return Copier(there, here, Wishes(), Quiet()).copy()  # type: ignore[arg-type]
+def copy(there: There, here: Here, wishes: Wishes | None = None) -> Summary:
+    return Copier(there, here, wishes or Wishes(), Quiet()).copy()  # type: ignore[arg-type]
 
 
 def test_a_metric_that_is_refused_does_not_cost_the_others() -> None:
@@ -123,6 +136,25 @@ def test_a_file_that_cannot_be_copied_does_not_cost_the_others() -> None:
     ]
     assert here.tags[MARK_TAG] == ""
     assert summary.runs["incomplete"] == 1
+
+
+def test_points_of_earlier_steps_that_came_since_are_copied() -> None:
+    class Later(There):
+        def history(self, run: Run, key: str) -> Iterator[Point]:
+            yield from (run.metrics[key], Point(-5, 1, 3.0))
+
+    class Again(Here):
+        def runs(self, _experiment_id: str) -> dict[str, plan.Here]:
+            [run] = There(metrics=["a"]).runs()
+            return {RUN: plan.Here(plan.fingerprint(run), deleted=False)}
+
+        def history(self, *_: object) -> list[Point]:
+            return [Point(0, 1, 2.0)]
+
+    for wishes, points in ((Wishes(), []), (Wishes(full=True), ["a"])):
+        here = Again()
+        summary = copy(Later(metrics=["a"]), here, wishes)
+        assert (summary.runs["unchanged"], here.points) == (1, points)
 
 
 def test_what_has_come_whole_is_marked() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -38,6 +39,19 @@ def test_what_was_deleted_here_stays_so() -> None:
     assert plan.decide_run(run(), gone) is Deed.LEAVE
     there_too = run(deleted=True)
     assert plan.decide_run(there_too, Here(plan.fingerprint(there_too), deleted=True)) is Deed.COMPARE_FILES
+
+
+@pytest.mark.parametrize(
+    ("changes", "late"),
+    [
+        ({"status": "RUNNING", "end_ms": None}, True),
+        ({"status": "FINISHED", "end_ms": None}, True),
+        ({"end_ms": 1_000}, True),
+        ({"end_ms": -100_000_000}, False),
+    ],
+)
+def test_points_of_runs_that_have_not_ended_long_ago_are_looked_at_again(changes: dict[str, Any], late: bool) -> None:
+    assert plan.may_have_late_points(run(**changes), 2_000) is late
 
 
 def test_where_a_folder_lies_does_not_change_a_run() -> None:

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, Select, func, select
 
 from windlass.core.clock import Clock
 from windlass.core.errors import Conflict, InvalidInput, NotFound
@@ -18,7 +19,7 @@ from windlass.experiments.rules import LONGEST_EXPERIMENT_TAG, LONGEST_KEY, LONG
 from windlass.experiments.runservice import TrackedRunService
 from windlass.experiments.runstore import load_active, load_tag
 from windlass.experiments.service import ExperimentService
-from windlass.experiments.tables import experiments, run_tags, tracked_runs
+from windlass.experiments.tables import IS_GROUP, experiments, run_tags, tracked_runs
 from windlass.experiments.types import NOTE, Pair
 from windlass.wire.annotations import GroupView, NoteView, TagsView
 from windlass.wire.spec import GROUP, check_group
@@ -104,22 +105,8 @@ class Annotations:
 
     def groups(self, *, project: str | None) -> list[GroupView]:
         """Those with the newest runs first."""
-        newest = func.max(tracked_runs.c.start_ms)
-        joined = run_tags.join(tracked_runs, tracked_runs.c.id == run_tags.c.run_id).join(
-            experiments, experiments.c.id == tracked_runs.c.experiment_id
-        )
-        query = (
-            select(run_tags.c.value, func.count(), newest)
-            .select_from(joined)
-            .where(run_tags.c.key == GROUP, tracked_runs.c.stage == "active")
-            .group_by(run_tags.c.value)
-            .order_by(newest.desc(), run_tags.c.value)
-            .limit(_MOST_GROUPS)
-        )
-        if project is not None:
-            query = query.where(experiments.c.name == _experiment_name(project))
         with self._db.read() as tx:
-            rows = tx.execute(query).all()
+            rows = tx.execute(groups_query(project)).all()
         return [GroupView(name=name, runs=runs, newest_at=None if at is None else at / 1000) for name, runs, at in rows]
 
     def _put(self, run_id: str, changes: Mapping[str, str | None]) -> None:
@@ -130,6 +117,23 @@ class Annotations:
         for key in [key for key, value in changes.items() if value is None]:
             with contextlib.suppress(NotFound):
                 self._tracked.delete_tag(run_id, key)
+
+
+def groups_query(project: str | None) -> Select[Any]:
+    """(name, how many runs, the start of the newest)."""
+    newest = func.max(tracked_runs.c.start_ms)
+    joined = run_tags.join(tracked_runs, tracked_runs.c.id == run_tags.c.run_id).join(
+        experiments, experiments.c.id == tracked_runs.c.experiment_id
+    )
+    query = (
+        select(run_tags.c.value, func.count(), newest)
+        .select_from(joined)
+        .where(IS_GROUP, tracked_runs.c.stage == "active")
+        .group_by(run_tags.c.value)
+        .order_by(newest.desc(), run_tags.c.value)
+        .limit(_MOST_GROUPS)
+    )
+    return query if project is None else query.where(experiments.c.name == _experiment_name(project))
 
 
 def _experiment_name(project: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import ssl
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +23,26 @@ _PROMPTS = "tags.`mlflow.prompt.is_prompt` = 'true'"
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
+def _trust(environ: Mapping[str, str]) -> ssl.SSLContext | bool:
+    """Whose certificates count, and which is ours, as MLflow's client has it. Raises InvalidInput."""
+    if environ.get("MLFLOW_TRACKING_INSECURE_TLS", "").lower() in ("true", "1"):
+        return False
+    trusted = environ.get("MLFLOW_TRACKING_SERVER_CERT_PATH") or environ.get("REQUESTS_CA_BUNDLE")
+    own = environ.get("MLFLOW_TRACKING_CLIENT_CERT_PATH")
+    if not trusted and not own:
+        return True
+    try:
+        is_folder = bool(trusted) and os.path.isdir(trusted or "")
+        context = ssl.create_default_context(
+            cafile=None if is_folder else trusted, capath=trusted if is_folder else None
+        )
+        if own:
+            context.load_cert_chain(own)
+    except OSError as error:  # also what is no certificate
+        raise InvalidInput(f"the certificates in '{trusted or own}' cannot be used: {error}") from error
+    return context
+
+
 class RestSource:
     def __init__(self, url: str, environ: Mapping[str, str]) -> None:
         """The token, or name and password, are those that MLflow's client would send."""
@@ -33,7 +55,7 @@ class RestSource:
             headers={"Authorization": f"Bearer {token}"} if token else {},
             auth=(user, environ.get("MLFLOW_TRACKING_PASSWORD", "")) if user and not token else None,
             timeout=httpx.Timeout(120.0, connect=10.0),
-            verify=environ.get("MLFLOW_TRACKING_INSECURE_TLS", "").lower() not in ("true", "1"),
+            verify=_trust(environ),
             follow_redirects=True,
             # A proxy for the outside world has no business between us and a server of this machine.
             trust_env=(urlsplit(url).hostname or "") not in _LOCAL,

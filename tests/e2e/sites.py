@@ -120,7 +120,8 @@ class SlurmSite(Site):
         for node in self._cluster.node_names:
             if not self._cluster.is_up(node):
                 self._cluster.start_slurmd(node)
-                self._cluster.ask("scontrol", "update", f"nodename={node}", "state=resume")
+                # Once it has told of itself it is back already, and there is nothing to resume.
+                self._cluster.ask("scontrol", "update", f"nodename={node}", "state=resume", check=False)
 
     @contextlib.contextmanager
     def outage(self) -> Iterator[None]:

@@ -63,6 +63,10 @@ class Inventory:
         """A node may be gone: what was known of nodes is not to be relied on."""
         self._ask_at = 0.0
 
+    @property
+    def is_doubtful(self) -> bool:
+        return self._ask_at == 0.0
+
     def refresh(self, now: float) -> bool:
         """Ask if it is time to; whether there is something to write."""
         if now < self._ask_at and not self._problems:

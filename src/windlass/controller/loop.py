@@ -178,6 +178,8 @@ class Controller:
         self.refresh_nodes()
         self.end_launches()
         self.reconcile()
+        if self._inventory.is_doubtful:
+            self.refresh_nodes()  # writing takes its time: somebody may be due again now, for a node that is gone
         self.place()
         self.make_room()
         self.collect()

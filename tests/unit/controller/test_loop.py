@@ -15,6 +15,7 @@ from sqlalchemy import Connection, text
 from tests.unit.controller.stage import NODE, Stage
 from windlass.agent.layout import metrics_spool
 from windlass.controller import commit
+from windlass.controller.recording import Work
 from windlass.core.errors import Unavailable
 from windlass.core.exits import Exit, ExitReason
 from windlass.core.resources import Placement
@@ -73,6 +74,31 @@ def test_a_lost_attempt_is_tried_again_after_its_backoff(stage: Stage) -> None:
     stage.pass_time()
     assert stage.state(run_id) == "running"
     assert [attempt.number for attempt in stage.service.attempts(run_id).attempts] == [1, 2]
+
+
+def test_who_is_due_again_in_the_same_pass_does_not_go_to_a_node_that_is_gone(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy machine: writing down that the attempt is lost takes longer than the run has to wait for the next."""
+    nodes = (NODE, replace(NODE, name="other"))
+    stage.cluster.nodes = nodes
+    run_id = stage.submit()
+    stage.controller.tick()
+    stage.controller.tick()
+    (first,) = stage.service.attempts(run_id).attempts
+    stage.engine.forget(f"{run_id}.1")
+    stage.cluster.nodes = tuple(node for node in nodes if node.name not in first.nodes)
+    record = stage.controller._recorder.record
+
+    def record_slowly(work: Sequence[Work], now: float) -> None:
+        record(work, now)
+        stage.clock.advance(60)
+
+    monkeypatch.setattr(stage.controller._recorder, "record", record_slowly)
+    stage.controller.tick()
+    second = stage.service.attempts(run_id).attempts[-1]
+    assert second.number == 2
+    assert second.nodes != first.nodes
 
 
 def test_retries_end(stage: Stage) -> None:

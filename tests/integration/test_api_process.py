@@ -13,24 +13,33 @@ import pytest
 from windlass.server.homefolder import read_note
 from windlass.testing.servers import processes_of, running_server, start_server
 
-READY_CPU_S = 1.5
+READY_RATIO = 2.2  # 1.7 was measured
+LOADED = "import alembic, fastapi, httpx, sqlalchemy, uvicorn"
 RSS_BYTES = 150 * 10**6
 
 
 def test_a_server_is_soon_ready_and_small(tmp_path: Path) -> None:
-    """Soon by the processor's time, the best of three: other work on this machine only adds to it."""
+    """Soon by the processor's time, over that of a process that only loads the libraries which a server is made of; the
+    best of three: other work on this machine only adds to it."""
     home = tmp_path / "home"
     ready, rss = [], []
     for _ in range(3):
         with running_server(home, cold=True) as server, server.client() as client:
             assert client.get("/api/cluster").status_code == 200
-            ready.append(server.cpu_s())
+            ready.append(server.cpu_s() / _cpu_s_of(LOADED))
             rss.append(server.rss_bytes())
             assert server.terminate() == 0
-        if min(ready) < READY_CPU_S:
+        if min(ready) < READY_RATIO:
             break
-    assert min(ready) < READY_CPU_S
+    assert min(ready) < READY_RATIO
     assert max(rss) < RSS_BYTES
+
+
+def _cpu_s_of(code: str) -> float:
+    before = os.times()
+    subprocess.run([sys.executable, "-c", code], check=True)
+    after = os.times()
+    return after.children_user - before.children_user + after.children_system - before.children_system
 
 
 def test_a_server_that_is_told_to_stop_leaves_cleanly(tmp_path: Path) -> None:

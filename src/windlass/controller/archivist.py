@@ -8,13 +8,13 @@ to the other, write the same; so the lease is asked for whose attempts to take, 
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable
 
 from windlass.blobs.contract import Blobs
+from windlass.controller.sweeper import Sweeper
 from windlass.core.clock import Clock
-from windlass.core.errors import Unavailable, WindlassError
+from windlass.core.errors import Unavailable
 from windlass.db.database import Database
 from windlass.runs import aftermath
 from windlass.runs.aftermath import UnarchivedLogs
@@ -23,15 +23,11 @@ from windlass.tracking.archiving import archive_attempt
 
 log = logging.getLogger(__name__)
 
-_LOOK_EVERY_S = 5.0  # a release says so at once; this is for what other controllers have left
 _AGAIN_EVERY_S = 300.0  # those left behind: a folder may have been another machine's, or away
-_FIRST_PAUSE_S = 1.0
-_LONGEST_PAUSE_S = 60.0
-_STOP_WITHIN_S = 5.0
 _START = (0.0, "")
 
 
-class Archivist:
+class Archivist(Sweeper):
     def __init__(
         self,
         db: Database,
@@ -42,51 +38,18 @@ class Archivist:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """`slots` gives those of the attempts to look after now, from any thread; None: all."""
+        super().__init__("logs", "archived")
         self._db = db
         self._blobs = blobs
         self._clock = clock
         self._slots = slots
         self._monotonic = monotonic
-        self._wake = threading.Event()
-        self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
         # How far it has come in the order of release, for whom, and since when: it need not begin at the first each
         # time. Losing that costs looking at them again.
         self._after = _START
         self._looked_for: Slots = frozenset()
         self._begun_at = 0.0
         self._left: set[str] = set()  # warned of
-
-    def start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="archivist", daemon=True)
-        self._thread.start()
-
-    def nudge(self) -> None:
-        """There may be something to move. Safe from any thread."""
-        self._wake.set()
-
-    def stop(self) -> None:
-        """What is being moved is finished or done again later; a send that hangs is not waited for."""
-        self._stopping.set()
-        self._wake.set()
-        if self._thread is not None:
-            self._thread.join(_STOP_WITHIN_S)
-
-    def _run(self) -> None:
-        pause_s = 0.0
-        while not self._stopping.wait(pause_s):
-            try:
-                self.sweep()
-            except Exception as error:
-                # The thread is a boundary: whatever it is, everything is still to be found in the database.
-                self._tell(error, first=not pause_s)
-                pause_s = min(max(2 * pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
-                continue
-            if pause_s:
-                log.info("logs are being archived again")
-            pause_s = 0.0
-            self._wake.wait(_LOOK_EVERY_S)
-            self._wake.clear()
 
     def sweep(self) -> None:
         """Move all there is to move now. Raises Unavailable if the blobs or the database are away."""
@@ -125,12 +88,3 @@ class Archivist:
         self._left.discard(item.attempt_id)
         with self._db.write() as tx:
             aftermath.mark_archived(tx, item.attempt_id, places, now=self._clock.now())
-
-    def _tell(self, error: Exception, *, first: bool) -> None:
-        """Once for each time of trouble: it may last for hours."""
-        if not first or self._stopping.is_set():
-            return
-        if isinstance(error, WindlassError):
-            log.warning("logs cannot be archived now: %s; trying again", error)
-        else:
-            log.exception("logs cannot be archived now; trying again")

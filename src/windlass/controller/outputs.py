@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from windlass.agent import layout
 from windlass.artifacts.locations import Ours, locate
 from windlass.artifacts.paths import joined
 from windlass.artifacts.service import ArtifactService
+from windlass.controller.sweeper import Sweeper
 from windlass.core.clock import Clock
 from windlass.core.errors import Unavailable, WindlassError
 from windlass.core.quantities import format_size
@@ -31,9 +31,6 @@ from windlass.runs.types import EventKind
 log = logging.getLogger(__name__)
 
 MOST_FILES = 10_000
-_LOOK_EVERY_S = 5.0
-_LONGEST_PAUSE_S = 60.0
-_STOP_WITHIN_S = 5.0
 _OUTPUT = "model"  # of a run's folder; SM_MODEL_DIR
 
 
@@ -73,7 +70,7 @@ def decide_kept(found: Sequence[OutputFile], *, limit_bytes: int | None) -> Choi
     return Choice(kept=kept, left=left)
 
 
-class OutputKeeper:
+class OutputKeeper(Sweeper):
     def __init__(
         self,
         db: Database,
@@ -83,42 +80,12 @@ class OutputKeeper:
         *,
         limit_bytes: int | None,
     ) -> None:
+        super().__init__("outputs of runs", "kept")
         self._db = db
         self._artifacts = artifacts
         self._clock = clock
         self._slots = slots
         self._limit_bytes = limit_bytes
-        self._wake = threading.Event()
-        self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="outputs", daemon=True)
-        self._thread.start()
-
-    def nudge(self) -> None:
-        self._wake.set()
-
-    def stop(self) -> None:
-        """What is being kept is finished or done again later."""
-        self._stopping.set()
-        self._wake.set()
-        if self._thread is not None:
-            self._thread.join(_STOP_WITHIN_S)
-
-    def _run(self) -> None:
-        pause_s = 0.0
-        while not self._stopping.wait(pause_s):
-            try:
-                self.sweep()
-            except Exception as error:
-                # The thread is a boundary; everything is still to be found in the database.
-                log.warning("outputs of runs cannot be kept now: %s; trying again", error)
-                pause_s = min(max(1.0, 2 * pause_s), _LONGEST_PAUSE_S)
-                continue
-            pause_s = 0.0
-            self._wake.wait(_LOOK_EVERY_S)
-            self._wake.clear()
 
     def sweep(self) -> None:
         """Keep all there is now. Raises Unavailable if the blobs or the database are away."""

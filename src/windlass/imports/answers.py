@@ -103,11 +103,12 @@ def read_registered_model(found: Mapping[str, Any], versions: Iterable[Mapping[s
         description=found.get("description") or None,
         tags=_pairs(found.get("tags")),
         aliases={str(one["alias"]): int(one["version"]) for one in found.get("aliases") or ()},
-        versions=sorted((_version(one) for one in versions), key=lambda one: one.version),
+        versions=sorted((read_version(one, _pairs(one.get("tags"))) for one in versions), key=lambda one: one.version),
     )
 
 
-def _version(found: Mapping[str, Any]) -> Version:
+def read_version(found: Mapping[str, Any], tags: Mapping[str, str]) -> Version:
+    """From what a server answers, or a file of MLflow's holds: names are the same, but tags lie apart there."""
     created = int(found.get("creation_timestamp") or 0)
     return Version(
         version=int(found["version"]),
@@ -119,7 +120,7 @@ def _version(found: Mapping[str, Any]) -> Version:
         model_id=found.get("model_id") or None,
         created_ms=created,
         updated_ms=int(found.get("last_updated_timestamp") or created),
-        tags=_pairs(found.get("tags")),
+        tags=tags,
     )
 
 

@@ -14,6 +14,7 @@ from urllib.request import url2pathname
 import yaml
 
 from windlass.core.errors import InvalidInput
+from windlass.imports.answers import read_version
 from windlass.imports.records import (
     Dataset,
     Experiment,
@@ -227,19 +228,7 @@ def _version(folder: Path) -> Version | None:
     meta = _read_meta(folder)
     if not meta or meta.get("current_stage") == "Deleted_Internal":
         return None
-    created = int(meta.get("creation_timestamp") or 0)
-    return Version(
-        version=int(meta["version"]),
-        source=str(meta.get("source") or ""),
-        stage=str(meta.get("current_stage") or "None"),
-        description=meta.get("description") or None,
-        run_id=meta.get("run_id") or None,
-        run_link=meta.get("run_link") or None,
-        model_id=meta.get("model_id") or None,
-        created_ms=created,
-        updated_ms=int(meta.get("last_updated_timestamp") or created),
-        tags=_texts(folder / "tags"),
-    )
+    return read_version(meta, _texts(folder / "tags"))
 
 
 def _latest(folder: Path) -> dict[str, Point]:

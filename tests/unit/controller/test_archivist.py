@@ -15,7 +15,7 @@ from sqlalchemy import text, update
 from windlass.agent.layout import SUPERVISOR_LOG, rank_log
 from windlass.agent.ranklog import timestamp
 from windlass.blobs.local import LocalBlobs
-from windlass.controller import archivist as module
+from windlass.controller import sweeper as module
 from windlass.controller.archivist import Archivist
 from windlass.core.errors import Unavailable
 from windlass.core.ids import slot_of

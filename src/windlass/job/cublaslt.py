@@ -29,7 +29,7 @@ _MOST_TIMED = 128  # shapes; more have lengths that vary, and take the library's
 _TURNS = 3
 _CALLS = 4  # a turn
 _PROMISING = 1.2  # how much slower than the fastest a way may be on a cool GPU, and still win under load
-_LOAD_MS = 100.0  # after that a GPU has slowed down to stay within its power
+_ROUNDS = ((5, 150.0), (2, 300.0))  # how many ways, and how many ms each: after some the GPU slows to save power
 _WORTH_MS = 0.05  # of a call: below it nothing is gained
 _ALIGNED = 8  # elements: 16 bytes
 
@@ -61,7 +61,7 @@ class _Shape(NamedTuple):
     transpose_a: bool
     transpose_b: bool = False
     epilogue: Epilogue = Epilogue.NONE
-    adds: bool = False  # to what is there
+    adds: bool = False  # another matrix to it
 
     def __str__(self) -> str:
         turned = "".join("T" if is_turned else "N" for is_turned in (self.transpose_a, self.transpose_b))
@@ -84,19 +84,20 @@ def usable(x: Tensor, weight: Tensor) -> bool:
     )
 
 
-def multiply(a: Tensor, b: Tensor, *, out: Tensor | None = None, add: bool = False) -> Tensor:
-    """`a @ b`; either may be the transpose of a contiguous matrix. `out` is contiguous; with `add`, its values stay in
-    the sum."""
+def multiply(a: Tensor, b: Tensor, *, added: Tensor | None = None, out: Tensor | None = None) -> Tensor:
+    """`a @ b`, plus `added`; both may be transposes of contiguous matrices. `out` is contiguous, and may be what is
+    added."""
     (rows, inner), columns = a.shape, b.shape[1]
     a, a_turned = _as_it_lies(a)
     b, b_turned = _as_it_lies(b)
     result = a.new_empty(rows, columns) if out is None else out
     assert result.is_contiguous()
-    product = _product(_Shape(columns, rows, inner, b_turned, a_turned, adds=add), a.device)
+    added = None if added is None else added.contiguous()
+    product = _product(_Shape(columns, rows, inner, b_turned, a_turned, adds=added is not None), a.device)
     if not product.is_known:
         a, b = a.t() if a_turned else a, b.t() if b_turned else b
-        return torch.addmm(result, a, b, out=result) if add else torch.mm(a, b, out=result)
-    product.run(b, a, result, None)
+        return torch.mm(a, b, out=result) if added is None else torch.addmm(added, a, b, out=result)
+    product.run(b, a, result, added=added)
     return result
 
 
@@ -107,7 +108,7 @@ def linear_gelu(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
 
     def at_once() -> tuple[Tensor, Tensor]:
         result, before = x.new_empty(rows, columns), x.new_empty(rows, columns)
-        _product(shape, x.device).run(weight, x, result, before)
+        _product(shape, x.device).run(weight, x, result, aux=before)
         return result, before
 
     def one_by_one() -> tuple[Tensor, Tensor]:
@@ -124,7 +125,7 @@ def product_dgelu(gradient: Tensor, weight: Tensor, before: Tensor) -> Tensor:
 
     def at_once() -> Tensor:
         result = gradient.new_empty(rows, columns)
-        _product(shape, gradient.device).run(weight, gradient, result, before)
+        _product(shape, gradient.device).run(weight, gradient, result, aux=before)
         return result
 
     def one_by_one() -> Tensor:
@@ -149,7 +150,7 @@ def joint_gradients(x: Tensor, weights: Sequence[Tensor], gradients: Sequence[Te
         d_x, d_weight = torch.empty_like(x), x.new_empty(sum(widths), x.shape[1])
         parts = zip(gradients, weights, torch.split(d_weight, widths), strict=True)
         for number, (gradient, weight, d_part) in enumerate(parts):
-            multiply(gradient, weight, out=d_x, add=number > 0)
+            multiply(gradient, weight, added=d_x if number else None, out=d_x)
             multiply(gradient.t(), x, out=d_part)
         return d_x, d_weight
 
@@ -203,14 +204,19 @@ def _fastest(ways: Sequence[Callable[[], Any]]) -> int:
     # In turns, since the clock of a GPU that warms up falls meanwhile.
     turns = [[_time(way, _CALLS) for way in ways] for _ in range(_TURNS)]
     times = [min(of_one) for of_one in zip(*turns, strict=True)]
-    first = min(times)
-    promising = [number for number, time in enumerate(times) if time <= _PROMISING * first]
-    if first >= _WORTH_MS and len(promising) > 1:
-        calls = max(_CALLS, round(_LOAD_MS / 2 / first))
-        _time(ways[promising[0]], 2 * calls)
-        for number in promising:
-            times[number] = _time(ways[number], calls, before=calls)
-    return min(promising, key=times.__getitem__)
+    left = sorted(range(len(ways)), key=times.__getitem__)
+    first = times[left[0]]
+    if first < _WORTH_MS:
+        return left[0]
+    left = [number for number in left if times[number] <= _PROMISING * first]
+    for most, load in _ROUNDS:
+        left = left[:most]
+        if len(left) > 1:
+            calls = max(_CALLS, round(load / 2 / first))
+            for number in left:
+                times[number] = _time(ways[number], calls, before=calls)
+            left.sort(key=times.__getitem__)
+    return left[0]
 
 
 def _time(way: Callable[[], Any], calls: int, *, before: int = 1) -> float:
@@ -250,19 +256,22 @@ class _Product:
         """Whether the library has any way for it."""
         return bool(self._candidates)
 
-    def run(self, a: Tensor, b: Tensor, d: Tensor, aux: Tensor | None) -> None:
+    def run(self, a: Tensor, b: Tensor, d: Tensor, *, added: Tensor | None = None, aux: Tensor | None = None) -> None:
         def ways() -> list[Callable[[], Any]]:
-            room = torch.zeros_like(d) if self._shape.adds else d  # every try would add
-            return [functools.partial(self._launch, way, a, b, room, aux) for way in self._candidates]
+            room = torch.empty_like(d)  # every try would add to what is added
+            return [functools.partial(self._launch, way, a, b, room, added, aux) for way in self._candidates]
 
-        self._launch(self._candidates[_choose((self._shape,), a.device, ways)], a, b, d, aux)
+        self._launch(self._candidates[_choose((self._shape,), a.device, ways)], a, b, d, added, aux)
 
-    def _launch(self, how: _Heuristic, a: Tensor, b: Tensor, d: Tensor, aux: Tensor | None) -> None:
+    def _launch(
+        self, how: _Heuristic, a: Tensor, b: Tensor, d: Tensor, added: Tensor | None, aux: Tensor | None
+    ) -> None:
         if aux is not None:
             self._set(_AUX_POINTER, ctypes.c_void_p(aux.data_ptr()))
         workspace = torch.empty(how.workspace, dtype=torch.uint8, device=a.device)
         one, kept = ctypes.c_float(1.0), ctypes.c_float(self._shape.adds)
-        at_a, at_b, at_d = (ctypes.c_void_p(tensor.data_ptr()) for tensor in (a, b, d))
+        c = d if added is None else added
+        at_a, at_b, at_c, at_d = (ctypes.c_void_p(tensor.data_ptr()) for tensor in (a, b, c, d))
         self._call(
             "Matmul",
             _handle(),
@@ -270,7 +279,7 @@ class _Product:
             ctypes.byref(one),
             *(at_a, self._a, at_b, self._b),
             ctypes.byref(kept),
-            *(at_d, self._d, at_d, self._d),
+            *(at_c, self._d, at_d, self._d),
             ctypes.byref(how.algorithm),
             ctypes.c_void_p(workspace.data_ptr()),
             ctypes.c_size_t(how.workspace),

@@ -14,13 +14,16 @@ from torch import Tensor, nn
 
 from windlass.job import cublaslt
 from windlass.job.layers import narrowed
-from windlass.job.products import is_plain, takes
+from windlass.job.products import fits_sum, is_plain, takes
 
 
-def gelu_mlp(x: Tensor, up: Tensor, down: Tensor) -> Tensor:
-    """`gelu(x @ up.T) @ down.T` (GELU by tanh), with the type that autocast or `x` has."""
+def gelu_mlp(x: Tensor, up: Tensor, down: Tensor, states: Tensor | None = None) -> Tensor:
+    """`gelu(x @ up.T) @ down.T` (GELU by tanh), with the type that autocast or `x` has; plus `states`, if given."""
+    if states is not None and not fits_sum(states):
+        return states + gelu_mlp(x, up, down)
     rows = narrowed(x).flatten(0, -2)
-    out: Tensor = _GeluMlp.apply(rows, up.to(rows.dtype), down.to(rows.dtype))  # type: ignore[no-untyped-call]
+    added = None if states is None else states.flatten(0, -2)
+    out: Tensor = _GeluMlp.apply(rows, up.to(rows.dtype), down.to(rows.dtype), added)  # type: ignore[no-untyped-call]
     return out.view(*x.shape[:-1], -1)
 
 
@@ -31,19 +34,20 @@ def fuses(x: Tensor, up: nn.Linear, down: nn.Linear) -> bool:
 
 class _GeluMlp(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, up: Tensor, down: Tensor, added: Tensor | None) -> Tensor:
         middle, before = torch.ops.windlass.linear_gelu(x, up)
         ctx.save_for_backward(x, up, down, middle, before)
-        out: Tensor = torch.ops.windlass.product(middle, down.t())
+        out: Tensor = torch.ops.windlass.product(middle, down.t(), added)
         return out
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, up, down, middle, before = ctx.saved_tensors
         gradient = gradients[0].contiguous()
         d_before: Tensor = torch.ops.windlass.product_dgelu(gradient, down, before)
         product = torch.ops.windlass.product
-        return product(d_before, up), product(d_before.t(), x), product(gradient.t(), middle)
+        d_added = gradient if ctx.needs_input_grad[3] else None
+        return product(d_before, up), product(d_before.t(), x), product(gradient.t(), middle), d_added
 
 
 # As operators, which torch's compiler takes as they are.

@@ -1,4 +1,5 @@
-"""Linear layers whose products are made in the way that is fastest on this GPU: `apply_fastest`, `joint_linear`.
+"""Linear layers whose products are made in the way that is fastest on this GPU: `apply_fastest`, `joint_linear`,
+`added_linear`.
 
 The values are those of the usual layers: the same products, sums in fp32, results in bf16.
 """
@@ -41,6 +42,20 @@ def joint_linear(x: Tensor, *layers: nn.Linear) -> tuple[Tensor, ...]:
     return tuple(out.view(*x.shape[:-1], -1) for out in outs)
 
 
+def added_linear(x: Tensor, layer: nn.Linear, states: Tensor) -> Tensor:
+    """`states + layer(x)`, by one product where that is possible."""
+    if not (is_plain(layer) and takes(x, layer) and fits_sum(states)):
+        return states + layer(x)
+    rows = narrowed(x).flatten(0, -2)
+    out: Tensor = _AddedLinear.apply(rows, layer.weight.to(rows.dtype), states.flatten(0, -2))  # type: ignore[no-untyped-call]
+    return out.view(states.shape)
+
+
+def fits_sum(states: Tensor) -> bool:
+    """Whether a product in bf16 may be added to these without making them less exact."""
+    return states.dtype == torch.bfloat16 and not isinstance(states, DTensor)
+
+
 def is_plain(layer: nn.Linear) -> bool:
     """Whether nothing but its weight makes what comes out of it."""
     hooks = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks
@@ -54,11 +69,11 @@ def takes(x: Tensor, layer: nn.Linear) -> bool:
     return (torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype) == torch.bfloat16
 
 
-def multiply(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """`a @ b`, of matrices or transposes of them."""
-    if cublaslt.usable(a, b):
-        return cublaslt.multiply(a, b, out=out)
-    return torch.mm(a, b, out=out) if out is not None else a @ b
+def multiply(a: Tensor, b: Tensor, *, added: Tensor | None = None, out: Tensor | None = None) -> Tensor:
+    """`a @ b`, of matrices or transposes of them, plus `added`."""
+    if cublaslt.usable(a, b) and (added is None or cublaslt.usable(added, b)):
+        return cublaslt.multiply(a, b, added=added, out=out)
+    return torch.mm(a, b, out=out) if added is None else torch.addmm(added, a, b, out=out)
 
 
 class _Linear(torch.autograd.Function):
@@ -70,11 +85,29 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        x, weight = ctx.saved_tensors
+        return _linear_gradients(gradients[0].contiguous(), *ctx.saved_tensors, needed=ctx.needs_input_grad)
+
+
+class _AddedLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, states: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        out: Tensor = torch.ops.windlass.product(x, weight.t(), states)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         gradient = gradients[0].contiguous()
-        d_x = torch.ops.windlass.product(gradient, weight) if ctx.needs_input_grad[0] else None
-        d_weight = torch.ops.windlass.product(gradient.t(), x) if ctx.needs_input_grad[1] else None
-        return d_x, d_weight
+        return *_linear_gradients(gradient, *ctx.saved_tensors, needed=ctx.needs_input_grad[:2]), gradient
+
+
+def _linear_gradients(
+    gradient: Tensor, x: Tensor, weight: Tensor, *, needed: Sequence[bool]
+) -> tuple[Tensor | None, Tensor | None]:
+    by_x, by_weight = needed
+    d_x = torch.ops.windlass.product(gradient, weight) if by_x else None
+    d_weight = torch.ops.windlass.product(gradient.t(), x) if by_weight else None
+    return d_x, d_weight
 
 
 class _JointLinear(torch.autograd.Function):
@@ -95,13 +128,15 @@ class _JointLinear(torch.autograd.Function):
 # As operators, which torch's compiler takes as they are.
 
 
-@torch.library.custom_op("windlass::product", mutates_args=(), schema="(Tensor a, Tensor b) -> Tensor")
-def _product(a: Tensor, b: Tensor) -> Tensor:
-    return multiply(a, b)
+@torch.library.custom_op(
+    "windlass::product", mutates_args=(), schema="(Tensor a, Tensor b, Tensor? added=None) -> Tensor"
+)
+def _product(a: Tensor, b: Tensor, added: Tensor | None = None) -> Tensor:
+    return multiply(a, b, added=added)
 
 
 @_product.register_fake
-def _(a: Tensor, b: Tensor) -> Tensor:
+def _(a: Tensor, b: Tensor, added: Tensor | None = None) -> Tensor:  # noqa: ARG001
     return a.new_empty(a.shape[0], b.shape[1])
 
 

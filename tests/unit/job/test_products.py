@@ -98,6 +98,23 @@ def test_their_joint_function_and_its_gradients() -> None:
     torch.testing.assert_close(compiled(x, *weights), tuple(x @ weight.t() for weight in weights))
 
 
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's compiler does it
+def test_a_product_is_added_to_states() -> None:
+    shapes = ((8, 16), (24, 16), (8, 24))
+    x, weight, states = (torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes)
+    assert torch.autograd.gradcheck(products._AddedLinear.apply, (x, weight, states))
+    compiled = torch.compile(products._AddedLinear.apply, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x, weight, states), states + x @ weight.t())
+
+
+def test_states_that_are_more_exact_than_the_product_stay_so() -> None:
+    x, states = torch.randn(2, 4, 16).bfloat16(), torch.randn(2, 4, 24)
+    layer = nn.Linear(16, 24, bias=False, dtype=torch.bfloat16)
+    found = products.added_linear(x, layer, states)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, states + layer(x))
+
+
 def test_a_layer_with_a_hook_or_a_bias_is_called_itself() -> None:
     hooked, biased, plain = nn.Linear(8, 8, bias=False), nn.Linear(8, 8), nn.Linear(8, 8, bias=False)
     hooked.register_forward_hook(lambda *_: None)
@@ -139,9 +156,32 @@ def test_cublaslt_adds_to_what_is_there() -> None:
     a, b = (torch.randn(128, 128, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     for _ in range(40):
         out = torch.ones(128, 128, device="cuda", dtype=torch.bfloat16)
-        cublaslt.multiply(a, b, out=out, add=True)
+        cublaslt.multiply(a, b, added=out, out=out)
         exact = a.double() @ b.double() + 1
         assert (out.double() - exact).norm() <= 0.01 * exact.norm()
+
+
+@needs_gpu
+@pytest.mark.filterwarnings("ignore")  # of torch's own, when it meets a GPU and in its compiler
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_on_a_gpu_sums_are_as_close_as_bf16_is(compiled: bool) -> None:
+    torch.manual_seed(0)
+    layer = nn.Linear(64, 48, bias=False, device="cuda", dtype=torch.bfloat16)
+    x, states = (torch.randn(4, 16, width, device="cuda", dtype=torch.bfloat16) for width in (64, 48))
+    kept = states.clone()
+    add = torch.compile(products.added_linear, fullgraph=True) if compiled else products.added_linear
+
+    def outcome(function: object, *tensors: torch.Tensor) -> list[torch.Tensor]:
+        x, states = (tensor.clone().requires_grad_() for tensor in tensors)
+        out = function(x, layer, states)
+        return [out.detach(), *torch.autograd.grad((out * out).sum(), (x, layer.weight, states))]
+
+    ours = outcome(add, x, states)
+    torch.testing.assert_close(states, kept, rtol=0, atol=0)
+    layer.double()
+    usual = outcome(lambda x, layer, states: states + layer(x), x.double(), states.double())
+    for found, exact in zip(ours, usual, strict=True):
+        assert (found.double() - exact).norm() <= 0.01 * exact.norm()
 
 
 @needs_gpu

@@ -32,7 +32,7 @@ from windlass.job.losses import linear_cross_entropy
 from windlass.job.parallel.optimizer import Optimizer
 from windlass.job.parallel.parallelize import Parallel, cross_entropy
 from windlass.job.parallel.split import Cut, Split
-from windlass.job.products import joint_linear
+from windlass.job.products import added_linear, joint_linear
 from windlass.job.rotary import Rotary
 from windlass.job.schedule import warm_cosine
 from windlass.job.settings import settings_of
@@ -135,7 +135,7 @@ def config_of(settings: Settings, *, tied: bool | None = None) -> GPTConfig:
 
 # ---- model -----------------------------------------------------------------------------------------------------------
 # Written for one process, and so that a part of it works alone: nothing counts on all heads, all blocks, or on the
-# modules before and after the blocks being here.
+# modules before and after the blocks being here. What a part makes of `x` is added to the `states` by its last product.
 
 
 class Attention(nn.Module):
@@ -149,15 +149,14 @@ class Attention(nn.Module):
         self.out = nn.Linear(config.width, config.width, bias=config.bias)
         self.rotary = Rotary(config.head_width, config.context) if config.style == LLAMA else None
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, states: Tensor) -> Tensor:
         parts = joint_linear(x, self.q, self.k, self.v)
         # `x` may be a part of the sequence, and the heads those of one process.
         q, k, v = (part.view(*part.shape[:2], -1, self.head_width).transpose(1, 2) for part in parts)
         if self.rotary is not None:
             q, k = self.rotary(q), self.rotary(k)
         attended = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.shares_keys)
-        out: Tensor = self.out(attended.transpose(1, 2).flatten(2))
-        return out
+        return added_linear(attended.transpose(1, 2).flatten(2), self.out, states)
 
 
 class Gelu(nn.Module):
@@ -166,11 +165,10 @@ class Gelu(nn.Module):
         self.up = nn.Linear(config.width, config.between, bias=config.bias)
         self.down = nn.Linear(config.between, config.width, bias=config.bias)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, states: Tensor) -> Tensor:
         if mlp.fuses(x, self.up, self.down):
-            return mlp.gelu_mlp(x, self.up.weight, self.down.weight)
-        out: Tensor = self.down(F.gelu(self.up(x), approximate="tanh"))
-        return out
+            return mlp.gelu_mlp(x, self.up.weight, self.down.weight, states)
+        return added_linear(F.gelu(self.up(x), approximate="tanh"), self.down, states)
 
 
 class SwiGlu(nn.Module):
@@ -180,9 +178,8 @@ class SwiGlu(nn.Module):
         self.up = nn.Linear(config.width, config.between, bias=config.bias)
         self.down = nn.Linear(config.between, config.width, bias=config.bias)
 
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.down(F.silu(self.gate(x)) * self.up(x))
-        return out
+    def forward(self, x: Tensor, states: Tensor) -> Tensor:
+        return added_linear(F.silu(self.gate(x)) * self.up(x), self.down, states)
 
 
 class RmsNorm(nn.RMSNorm):
@@ -204,8 +201,8 @@ class Block(nn.Module):
         self.norm2, self.mlp = norm(config), Gelu(config) if config.style == GPT2 else SwiGlu(config)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x + self.attention(self.norm1(x))
-        out: Tensor = x + self.mlp(self.norm2(x))
+        x = self.attention(self.norm1(x), x)
+        out: Tensor = self.mlp(self.norm2(x), x)
         return out
 
 

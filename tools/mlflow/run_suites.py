@@ -6,6 +6,9 @@ A checkout holds `tests/`; the interpreter has the same version of `mlflow` and 
 taken from the interpreter, not from the checkout. What MLflow's own server passes is the measure: the tool prints, as a
 table, the share of it that ours passes, and names the rest. It exits with 1 below 99%.
 
+Each server is a process of its own. MLflow's suites have it in theirs, where they can also set its clock, its settings
+or its log; `--within` does so too, and counts what passes thanks to that.
+
 `--theirs FILE` and `--ours FILE` keep outcomes, so that suites can be run one at a time; `compare` runs nothing and
 goes by these files alone. With `--measured` ours runs only what MLflow's own has passed. Options of pytest, such as
 `-n 2`, are passed on.
@@ -30,7 +33,13 @@ SUITES = (
     "tests/webhooks/test_e2e.py",
     "tests/store/model_registry/test_rest_store_webhooks.py",
     "tests/store/model_registry/test_sqlalchemy_store.py",
-    "tests/store/tracking/sqlalchemy_store",
+    *(
+        f"tests/store/tracking/sqlalchemy_store/test_sqlalchemy_store_{part}.py"
+        for part in (
+            *("assessments", "core", "eval_datasets", "experiments", "issues", "label_schemas", "query_trace_metrics"),
+            *("review_queues", "runs", "scorers", "traces"),
+        )
+    ),
     "tests/tracking/test_tracking.py",
     "tests/tracking/test_client.py",
     "tests/tracking/test_log_figure.py",
@@ -45,7 +54,14 @@ _HERE = Path(__file__).parent
 
 
 def run(
-    kind: str, source: Path, python: str, selected: list[str], extra: list[str], measure: dict[str, str] | None = None
+    kind: str,
+    source: Path,
+    python: str,
+    selected: list[str],
+    extra: list[str],
+    *,
+    within: bool = False,
+    measure: dict[str, str] | None = None,
 ) -> dict[str, str]:
     """By test: passed, failed, skipped. With a measure, only what passes there."""
     with tempfile.TemporaryDirectory(prefix="suites-") as folder:
@@ -57,6 +73,7 @@ def run(
             "WINDLASS_PYTHON": sys.executable,
             "PYTHONPATH": os.pathsep.join(map(str, (_HERE / "offline", _HERE, source))),
             "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+            "SUITE_WITHIN": str(int(within)),
         }
         if measure is not None:
             passed = Path(folder, "measure.json")
@@ -129,6 +146,7 @@ def main() -> int:
     parser.add_argument("--theirs", type=Path, help="outcomes of MLflow's own server, kept from time to time")
     parser.add_argument("--ours", type=Path, help="outcomes of our server, kept from time to time")
     parser.add_argument("--measured", action="store_true", help="of ours, only tests that MLflow's own server passes")
+    parser.add_argument("--within", action="store_true", help="MLflow's own server in the process of the tests")
     parser.add_argument("server", choices=["windlass", "mlflow", "both", "compare"])
     parser.add_argument("selected", nargs="*", help="suites or tests, in the checkout; default: all that concern us")
     given, extra = parser.parse_known_intermixed_args()
@@ -138,10 +156,10 @@ def main() -> int:
             parser.error("--source is missing: a checkout of MLflow, for its tests")
         selected = given.selected or list(SUITES)
         if given.server in ("mlflow", "both"):
-            theirs = keep(given.theirs, run("mlflow", given.source, given.python, selected, extra))
+            theirs = keep(given.theirs, run("mlflow", given.source, given.python, selected, extra, within=given.within))
         if given.server in ("windlass", "both"):
             measure = theirs if given.measured else None
-            ours = keep(given.ours, run("windlass", given.source, given.python, selected, extra, measure))
+            ours = keep(given.ours, run("windlass", given.source, given.python, selected, extra, measure=measure))
     if theirs and ours:
         return 0 if compare(theirs, ours) else 1
     for server, outcomes in (("mlflow", theirs), ("windlass", ours)):

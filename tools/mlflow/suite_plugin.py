@@ -26,9 +26,10 @@ from typing import Any
 import pytest
 
 KIND = os.environ.get("SUITE_SERVER", "windlass")
+WITHIN = os.environ.get("SUITE_WITHIN") == "1"  # MLflow's own server in the process of the tests
 _PATIENCE_S = 240.0
-_OFFLINE = Path(__file__).parent / "offline"
-_LAUNCHER = Path(__file__).parent / "launcher.py"
+_HERE = Path(__file__).parent
+_OFFLINE = _HERE / "offline"
 _STORES = {
     "tests/store/tracking/sqlalchemy_store": "tracking",
     "tests/store/tracking/test_gateway_sql_store": "tracking",
@@ -46,16 +47,18 @@ _CLIENTS = (
 
 
 class Launcher:
-    """The process that starts servers of ours; there is one for each process of the tests, from the first server on."""
+    """The process that starts servers of one kind; there is one for each process of the tests, from the first server
+    on."""
 
-    def __init__(self) -> None:
+    def __init__(self, python: str, script: str) -> None:
+        self._command = [python, str(_HERE / script)]
         self._process: subprocess.Popen[str] | None = None
 
     def start(self, order: dict[str, Any]) -> int:
         """Its process id."""
         if self._process is None:
             self._process = subprocess.Popen(
-                [os.environ["WINDLASS_PYTHON"], str(_LAUNCHER)],
+                self._command,
                 env={**_kept(), "PYTHONPATH": str(_OFFLINE)},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -72,7 +75,11 @@ class Launcher:
             self._process.communicate()  # it ends when there is nothing more to read
 
 
-_launcher = Launcher()
+_launcher = (
+    Launcher(os.environ["WINDLASS_PYTHON"], "launcher.py")
+    if KIND == "windlass"
+    else Launcher(sys.executable, "mlflow_launcher.py")
+)
 
 
 def _kept() -> dict[str, str]:
@@ -81,17 +88,31 @@ def _kept() -> dict[str, str]:
 
 @contextlib.contextmanager
 def windlass_server(port: int | None = None, env: dict[str, str] | None = None) -> Iterator[str]:
-    port = port or _free_port()
     with tempfile.TemporaryDirectory(prefix="wl-suite-", ignore_cleanup_errors=True) as folder:
-        environ = {**_kept(), "WINDLASS_WARM": "false", **(env or {})}
-        output = Path(folder, "server.out")
-        pid = _launcher.start({"environ": environ, "home": f"{folder}/home", "port": port, "output": str(output)})
-        try:
-            url = f"http://127.0.0.1:{port}"
-            _await_up(url, pid, output)
+        order = {"environ": {**_kept(), "WINDLASS_WARM": "false", **(env or {})}, "home": f"{folder}/home"}
+        with _launched(order, Path(folder), port or _free_port()) as url:
             yield url
-        finally:
-            _end(pid)
+
+
+@contextlib.contextmanager
+def mlflow_server(database: str, artifacts: str) -> Iterator[str]:
+    from mlflow.server import ARTIFACT_ROOT_ENV_VAR, BACKEND_STORE_URI_ENV_VAR
+
+    with tempfile.TemporaryDirectory(prefix="mlflow-suite-", ignore_cleanup_errors=True) as folder:
+        environ = {**os.environ, BACKEND_STORE_URI_ENV_VAR: database, ARTIFACT_ROOT_ENV_VAR: artifacts}
+        with _launched({"environ": environ}, Path(folder), _free_port()) as url:
+            yield url
+
+
+@contextlib.contextmanager
+def _launched(order: dict[str, Any], folder: Path, port: int) -> Iterator[str]:
+    output, url = folder / "server.out", f"http://127.0.0.1:{port}"
+    pid = _launcher.start({**order, "port": port, "output": str(output)})
+    try:
+        _await_up(url, pid, output)
+        yield url
+    finally:
+        _end(pid)
 
 
 def _end(pid: int) -> None:
@@ -125,6 +146,24 @@ class WindlassThread:
         url = self._serving.enter_context(windlass_server(env=self._settings))
         self._serving.enter_context(_use_tracking_uri(url))
         return url
+
+    def __exit__(self, *ended: Any) -> None:
+        self._serving.__exit__(*ended)
+
+
+class MlflowProcess:
+    """A server of MLflow's in the place of a thread that serves it: a process of its own, as a server is. Where it is a
+    part of the suite's process, tests can change its clock, its settings and its database beneath it, and what passes
+    thanks to that says nothing of a server."""
+
+    def __init__(self, _app: Any, _port: int) -> None:
+        from mlflow.server import handlers
+
+        store: Any = handlers._get_tracking_store()
+        self._serving = mlflow_server(store.db_uri, store.artifact_root_uri)
+
+    def __enter__(self) -> str:
+        return self._serving.__enter__()
 
     def __exit__(self, *ended: Any) -> None:
         self._serving.__exit__(*ended)
@@ -164,11 +203,13 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_configure() -> None:
-    if KIND == "windlass":
-        from tests.tracking import integration_test_utils
+    from tests.tracking import integration_test_utils
 
+    if KIND == "windlass":
         integration_test_utils.ServerThread = WindlassThread
         integration_test_utils._init_server = _init_windlass
+    elif not WITHIN:
+        integration_test_utils.ServerThread = MlflowProcess
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> None:
@@ -255,12 +296,6 @@ def _store(kind: str, request: Any) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _mlflow_server(folder: Path, migrated: Path) -> Iterator[str]:
-    from mlflow.server import handlers
-    from mlflow.server.fastapi_app import app
-
-    from tests.tracking.integration_test_utils import ServerThread
-
-    handlers._tracking_store = handlers._model_registry_store = None
     artifacts = folder / "server-artifacts"
     artifacts.mkdir()
     # Its migrations take longer than most tests: the suites' own copy has them behind it.
@@ -270,6 +305,16 @@ def _mlflow_server(folder: Path, migrated: Path) -> Iterator[str]:
         opened.execute(
             "UPDATE experiments SET artifact_location = ? WHERE experiment_id = 0", (f"{artifacts.as_uri()}/0",)
         )
+    if not WITHIN:
+        with mlflow_server(f"sqlite:///{database}", artifacts.as_uri()) as url:
+            yield url
+        return
+    from mlflow.server import handlers
+    from mlflow.server.fastapi_app import app
+
+    from tests.tracking.integration_test_utils import ServerThread
+
+    handlers._tracking_store = handlers._model_registry_store = None
     handlers.initialize_backend_stores(f"sqlite:///{database}", default_artifact_root=artifacts.as_uri())
     with ServerThread(app, _free_port()) as url:
         yield url

@@ -26,8 +26,12 @@ MOST_IN_BATCH = 1_000
 LONGEST_BATCH_BYTES = 1_000_000
 MOST_RESULTS = 50_000
 MOST_VIEWS = 50
+LONGEST_AGE = 32
 
 _VIEW_TAG = "mlflow.customView.view"
+_ARCHIVAL_TAG = "mlflow.trace.archivalRetention"
+_ARCHIVE_NOW_TAG = "mlflow.trace.archiveNow"
+_AGE = re.compile(r"[1-9]\d*[mhd]", re.ASCII)
 _NAME = re.compile(r"[/\w.\- :]*")
 _RUN_ID = re.compile(r"[a-zA-Z0-9][\w\-]{0,255}")
 _BAD_CHARACTERS = (
@@ -102,6 +106,31 @@ def check_experiment_tag(tag: Pair) -> None:
     check_name(tag.key, "key")
     check_length("key", LONGEST_KEY, tag.key)
     check_length("value", LONGEST_EXPERIMENT_TAG, tag.value)
+    if tag.key == _ARCHIVAL_TAG:
+        _check_archival(tag.value, "value", kind="duration")
+    elif tag.key == _ARCHIVE_NOW_TAG:
+        _check_archival(tag.value, "older_than")
+
+
+def _check_archival(value: str, name: str, *, kind: str | None = None) -> None:
+    """How old traces are when they are archived; without a kind, the age may be left out."""
+    try:
+        said = json.loads(value)
+    except ValueError:
+        said = None
+    if not isinstance(said, dict):
+        raise InvalidInput("Trace archival config must be encoded as a JSON object.")
+    if kind is not None and said.get("type") != kind:
+        raise InvalidInput(f"Trace archival config must use type '{kind}'.")
+    age = said.get(name)
+    if age is None and kind is None:
+        return
+    if not isinstance(age, str) or not _AGE.fullmatch(age.strip()):
+        raise InvalidInput(
+            "Trace archival retention must be in the form `<int><unit>`, where unit is one of 'm', 'h', or 'd'."
+        )
+    if len(age.strip()) > LONGEST_AGE:
+        raise InvalidInput(f"Trace archival duration must be at most {LONGEST_AGE} characters.")
 
 
 def check_views(keys: Collection[str], experiment_id: int | None = None) -> None:

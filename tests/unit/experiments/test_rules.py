@@ -6,6 +6,7 @@ from windlass.core.errors import InvalidInput
 from windlass.experiments.rules import (
     check_batch,
     check_experiment_name,
+    check_experiment_tag,
     check_max_results,
     check_metric,
     check_model_name,
@@ -92,3 +93,29 @@ def test_other_limits() -> None:
         with pytest.raises(InvalidInput):
             refused()
     assert [experiment_number(one) for one in ("", "0", "12", 7)] == [0, 0, 12, 7]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("archivalRetention", "30d", "must be encoded as a JSON object"),
+        ("archivalRetention", "[]", "must be encoded as a JSON object"),
+        ("archivalRetention", '{"value": "30d"}', "must use type 'duration'"),
+        ("archivalRetention", '{"type": "duration"}', "must be in the form"),
+        ("archivalRetention", '{"type": "duration", "value": "30 days"}', "must be in the form"),
+        ("archivalRetention", '{"type": "duration", "value": "%sd"}' % ("9" * 40), "at most 32 characters"),
+        ("archiveNow", '{"older_than": "0d"}', "must be in the form"),
+        ("archiveNow", '{"older_than": 3}', "must be in the form"),
+    ],
+)
+def test_an_age_at_which_traces_are_archived_is_one(key: str, value: str, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        check_experiment_tag(Pair(f"mlflow.trace.{key}", value))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("archivalRetention", '{"type": "duration", "value": "30d"}'), ("archiveNow", "{}"), ("another", "30d")],
+)
+def test_ages_that_are_fine(key: str, value: str) -> None:
+    check_experiment_tag(Pair(f"mlflow.trace.{key}", value))

@@ -24,6 +24,7 @@ PROTECTED_TAGS = frozenset(
         "mlflow.trace.archivalFailure",
     }
 )
+REMOVABLE_TAGS = frozenset({"mlflow.artifactLocation", "mlflow.trace.archivalFailure"})
 
 
 def enum(name: str, value: Any, names: tuple[str, ...]) -> str:

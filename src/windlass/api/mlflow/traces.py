@@ -27,6 +27,7 @@ from windlass.api.mlflow.fields import (
 )
 from windlass.api.mlflow.traceforms import (
     PROTECTED_TAGS,
+    REMOVABLE_TAGS,
     enum,
     location_of,
     read_trace,
@@ -204,7 +205,7 @@ def delete_tag(services: Services, asked: Asked) -> None:
 
 
 def _check_tag(key: str, what: str) -> None:
-    if key in PROTECTED_TAGS and not (what == "deleted" and key == "mlflow.trace.archivalFailure"):
+    if key in PROTECTED_TAGS and not (what == "deleted" and key in REMOVABLE_TAGS):
         raise InvalidInput(f"Tag '{key}' is immutable and cannot be {what} on a trace.")
 
 

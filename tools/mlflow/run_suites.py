@@ -74,6 +74,7 @@ def run(
             "PYTHONPATH": os.pathsep.join(map(str, (_HERE / "offline", _HERE, source))),
             "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
             "SUITE_WITHIN": str(int(within)),
+            "MLFLOW_MODEL_CATALOG_URI": "",  # MLflow would wait for a network in vain; what it brings along is enough
         }
         if measure is not None:
             passed = Path(folder, "measure.json")

@@ -45,9 +45,10 @@ def joint_linear(x: Tensor, *layers: nn.Linear) -> tuple[Tensor, ...]:
 def added_linear(x: Tensor, layer: nn.Linear, states: Tensor) -> Tensor:
     """`states + layer(x)`, by one product where that is possible."""
     if not (is_plain(layer) and takes(x, layer) and fits_sum(states)):
-        return states + layer(x)
+        out: Tensor = states + layer(x)
+        return out
     rows = narrowed(x).flatten(0, -2)
-    out: Tensor = _AddedLinear.apply(rows, layer.weight.to(rows.dtype), states.flatten(0, -2))  # type: ignore[no-untyped-call]
+    out = _AddedLinear.apply(rows, layer.weight.to(rows.dtype), states.flatten(0, -2))  # type: ignore[no-untyped-call]
     return out.view(states.shape)
 
 

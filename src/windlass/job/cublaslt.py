@@ -258,7 +258,8 @@ class _Product:
 
     def run(self, a: Tensor, b: Tensor, d: Tensor, *, added: Tensor | None = None, aux: Tensor | None = None) -> None:
         def ways() -> list[Callable[[], Any]]:
-            room = torch.empty_like(d)  # every try would add to what is added
+            is_same = added is not None and added.data_ptr() == d.data_ptr()
+            room = torch.empty_like(d) if is_same else d  # where every try would add to what is added
             return [functools.partial(self._launch, way, a, b, room, added, aux) for way in self._candidates]
 
         self._launch(self._candidates[_choose((self._shape,), a.device, ways)], a, b, d, added, aux)

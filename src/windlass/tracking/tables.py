@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, Float, ForeignKey, Index, Integer, LargeBinary, String, Table
 
-from windlass.db.metadata import Seconds, metadata
+from windlass.db.metadata import RunId, Seconds, metadata
 
 _Seq = BigInteger().with_variant(Integer, "sqlite")
 
@@ -64,7 +64,7 @@ chunks = Table(
 summaries = Table(
     "metric_summaries",
     metadata,
-    Column("run_id", String(32), primary_key=True),
+    Column("run_id", RunId, primary_key=True),
     Column("name", String(250), primary_key=True),
     # The latest point: the greatest by (step, at, value), as MLflow has it. Null is NaN.
     Column("last", Float(53)),

@@ -10,13 +10,16 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import text
+from sqlalchemy.dialects import postgresql
 
 import windlass
 from windlass.core.errors import Conflict
 from windlass.db import migrate as migrating
 from windlass.db.database import Database, sqlite_url
 from windlass.db.metadata import metadata
+from windlass.experiments.tables import run_tags, tracked_runs
 from windlass.testing.postgres import PostgresServer
+from windlass.tracking.tables import summaries
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
@@ -122,3 +125,11 @@ def test_ids_are_compared_byte_by_byte_whatever_the_locale(postgres_server: Post
     db.close()
     postgres_server.drop_database(url)
     assert found == "C"
+
+
+def test_runs_are_joined_with_their_metrics_by_index() -> None:
+    """Of two collations PostgreSQL takes one, and then an index of the other is of no use."""
+    assert {
+        column.type.compile(postgresql.dialect())
+        for column in (summaries.c.run_id, tracked_runs.c.id, run_tags.c.run_id)
+    } == {'VARCHAR(32) COLLATE "C"'}

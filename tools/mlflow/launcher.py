@@ -4,14 +4,13 @@ home folders whose databases have their tables already. Orders come as lines of 
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import signal
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+
+from forking import listen
 
 import windlass.api.mlflow.surface  # noqa: F401 - what a server would load with its first call
 from windlass.db.database import Database, sqlite_url
@@ -31,30 +30,14 @@ def _prepare(folder: Path) -> None:
     os.waitpid(pid, 0)
 
 
-def _serve(order: dict[str, Any]) -> int:
-    os.environ.clear()
-    os.environ.update(order["environ"])
-    output = os.open(order["output"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for descriptor, place in ((nothing, 0), (output, 1), (output, 2)):
-        os.dup2(descriptor, place)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    return main(["--home", order["home"], "--port", str(order["port"]), "--no-auth"])
-
-
-def _listen(prepared: Path) -> None:
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
-    for line in sys.stdin:
-        order = json.loads(line)
-        home = Path(order["home"])
-        home.mkdir(parents=True)
-        shutil.copy2(prepared / _TABLES, home)
-        if (pid := os.fork()) == 0:
-            os._exit(_serve(order))
-        print(pid, flush=True)
+def _serve(order: dict[str, Any], prepared: Path) -> None:
+    home = Path(order["home"])
+    home.mkdir(parents=True)
+    shutil.copy2(prepared / _TABLES, home)
+    os._exit(main(["--home", order["home"], "--port", str(order["port"]), "--no-auth"]))
 
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory(prefix="wl-prepared-") as folder:
         _prepare(Path(folder))
-        _listen(Path(folder))
+        listen(lambda order: _serve(order, Path(folder)))

@@ -37,6 +37,13 @@ def test_a_traceback_becomes_the_message(runs: LocalRuns) -> None:
     assert first.fingerprint == second.fingerprint
 
 
+def test_a_program_that_misses_gpus_nobody_asked_for_is_told_so(runs: LocalRuns) -> None:
+    exit = runs.run("python", runs.script("train.py", "raise RuntimeError('No CUDA GPUs are available')")).exit
+    assert exit is not None
+    assert exit.message.startswith("RuntimeError: No CUDA GPUs are available (train.py:1); the run asked for no GPUs")
+    assert (exit.reason, exit.trouble) == (ExitReason.EXIT_CODE, "no_gpu")
+
+
 def test_the_first_rank_to_fail_gives_the_reason_and_stops_the_others(runs: LocalRuns) -> None:
     text = "import os, sys, time\nif os.environ['RANK'] == '1':\n    sys.exit(7)\ntime.sleep(600)\n"
     attempt = runs.start("python", runs.script("uneven.py", text), workers=2)

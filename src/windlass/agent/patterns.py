@@ -16,6 +16,7 @@ NETWORK = "network"
 DISK_FULL = "disk_full"
 DISK_BROKEN = "disk_broken"
 NAN = "nan"
+NO_GPU = "no_gpu"  # found by `windlass.agent.nogpu`: it depends on what the run asked for
 _MOST_BYTES = 16 * 1024
 
 

@@ -50,6 +50,19 @@ def set_process_name(name: str) -> None:
     _prctl(_PR_SET_NAME, name.encode()[:15])
 
 
+def give_way(niceness: int) -> None:
+    """Let others go first on the processors, this much."""
+    os.nice(niceness)
+    if os.getsid(0) != os.getpid():
+        return  # the session is not ours to slow down
+    try:
+        # Where the kernel divides processors by session first, niceness counts within a session only.
+        with open("/proc/self/autogroup", "w") as file:
+            file.write("%d" % os.nice(0))
+    except OSError:
+        pass  # a kernel that does not, or will not just now
+
+
 def find_mark_address() -> int | None:
     """Where the placeholder lies in this process's initial environment block; None if it was started without."""
     if os.environ.get(MARK) != MARK_PLACEHOLDER:

@@ -7,7 +7,7 @@ import os
 import socket
 from typing import Any, Mapping
 
-from . import layout
+from . import kernel, layout
 from .command import is_python, shebang
 from .digest import sha256_of
 from .files import read_json, write_json
@@ -82,7 +82,7 @@ def _start_probe(argv: list[str], env: Mapping[str, str]) -> int:
         return pid
     try:
         os.setsid()
-        os.nice(_PROBE_NICENESS)
+        kernel.give_way(_PROBE_NICENESS)
         os.execve(argv[0], argv, kept)
     finally:
         os._exit(127)

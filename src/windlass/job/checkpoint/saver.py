@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from windlass.agent.kernel import give_way
 from windlass.blobs.encoding import CHUNK_BYTES, SUFFIX, Encoder, Encoding, choose_encoding, encode
 from windlass.core.errors import InvalidInput
 from windlass.core.manifest import MANIFEST, Manifest, PartFile, SaveReason, folder_name, render_manifest
@@ -277,7 +278,7 @@ def main(fd: int) -> None:
     # The trainer is told to stop by these, and tells us; what it asks for last is the most important save of all.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    os.nice(10)
+    give_way(10)
     try:
         serve(socket.socket(fileno=fd), Saver(Disk.from_environ(os.environ)))
     except ConnectionResetError:

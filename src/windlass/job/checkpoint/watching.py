@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from windlass.agent.kernel import give_way
 from windlass.job.checkpoint.adopting import Adopter, Unsteady, signature_of
 from windlass.job.session import session
 
@@ -86,7 +87,7 @@ def main(pid: int, cwd: str) -> None:
     """Until process `pid` has ended; then what it left last."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the rank is told by these, and may save because of it
-    os.nice(10)
+    give_way(10)
     os.chdir(cwd)
     try:
         rank = os.pidfd_open(pid)

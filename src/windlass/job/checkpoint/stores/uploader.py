@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 from typing import Protocol
 
+from windlass.agent.kernel import give_way
 from windlass.blobs.bucket import Bucket, open_bucket
 from windlass.core.errors import WindlassError
 from windlass.job.checkpoint.stores.gathered import FirstNodeSender, OtherNodeSender
@@ -98,7 +99,7 @@ def _locked(path: Path) -> bool:
 
 def _be_humble() -> None:
     """Of the processor and the disk only what nobody else wants."""
-    os.nice(19)
+    give_way(19)
     try:
         libc = ctypes.CDLL(None, use_errno=True)
         number = {"x86_64": 251, "aarch64": 30}.get(os.uname().machine)

@@ -67,7 +67,7 @@ def replay(
     trace: Trace,
     cluster: Cluster,
     policy: Policy,
-    conditions: Conditions = Conditions(),  # noqa: B008 (frozen)
+    conditions: Conditions = Conditions(),
     *,
     until: float = math.inf,
     told: Callable[[int], None] | None = None,

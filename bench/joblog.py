@@ -1,7 +1,8 @@
-"""What does a call of `job.log` cost the training that makes it, with 20 metrics?
+"""What does a call of `job.log` cost the training that makes it?
 
-Processes log as ranks do, into folders of their own: one after the other without a pause, one that makes 100 steps a
-second, and 50 of these at once. With more processes than cores, most of a slow call is somebody else's turn: calls in
+Processes log as ranks do, into folders of their own: one without a pause, one that makes 100 steps a second and sleeps
+or computes between them, and 50 at once. What is in no cache after a pause is most of a call's cost, so there are
+calls of 20 metrics and of 3. With more processes than cores, most of a slow call is somebody else's turn: calls in
 which the kernel gave the core away are therefore counted apart, and the CPU time of every call is beside the clock's.
 """
 
@@ -30,12 +31,17 @@ class Setting(NamedTuple):
     words: str
     processes: int
     steps_per_s: float
+    metrics: int
+    pause: str = "sleep"
 
 
 SETTINGS = (
-    Setting("busy", "one process, without a pause", 1, 0.0),
-    Setting("one", "one process, 100 steps/s", 1, 100.0),
-    Setting("fifty", "50 processes, 100 steps/s each", 50, 100.0),
+    Setting("busy", "one process, without a pause", 1, 0.0, 20),
+    Setting("three", "one process, 100 steps/s, sleeps", 1, 100.0, 3),
+    Setting("one", "one process, 100 steps/s, sleeps", 1, 100.0, 20),
+    Setting("three_computing", "one process, 100 steps/s, computes", 1, 100.0, 3, "work"),
+    Setting("computing", "one process, 100 steps/s, computes", 1, 100.0, 20, "work"),
+    Setting("fifty", "50 processes, 100 steps/s each, sleep", 50, 100.0, 20),
 )
 
 
@@ -57,7 +63,8 @@ def measure(folder: Path, setting: Setting, *, steps: int) -> Calls:
         node = folder / f"node-{number}"
         node.mkdir()
         environ = {**os.environ, "WINDLASS_NODE_DIR": str(node), "WINDLASS_RUN_ID": f"r-{number}"}
-        command = [sys.executable, str(SCRIPT), str(steps), str(setting.steps_per_s), str(node / "calls.json")]
+        said = (steps, setting.steps_per_s, setting.metrics, setting.pause, node / "calls.json")
+        command = [sys.executable, str(SCRIPT), *map(str, said)]
         running.append(subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL))
     try:
         for process in running:
@@ -91,12 +98,13 @@ def main(arguments: list[str] | None = None) -> int:
             found = measure(folder / setting.name, setting, steps=steps)
             wall, own, cpu = (percentile(values, 0.99) for values in (found.wall_us, found.own_us, found.cpu_us))
             middle = percentile(found.wall_us, 0.5)
-            rows.append([setting.words, middle, wall, own, cpu, f"{100 * found.lost_share:.1f}%"])
-            tell(f"{setting.words}: p50 {middle:.1f}, p99 {wall:.1f}, CPU p99 {cpu:.1f} microseconds")
+            rows.append([setting.words, setting.metrics, middle, wall, own, cpu, f"{100 * found.lost_share:.1f}%"])
+            what = f"{setting.words}, {setting.metrics} metrics"
+            tell(f"{what}: p50 {middle:.1f}, p99 {wall:.1f}, CPU p99 {cpu:.1f} microseconds")
             figures[f"log_cpu_p99_us_{setting.name}"] = Figure(value=cpu, target=TARGET_US, better="lower")
             figures[f"log_p99_us_{setting.name}"] = Figure(value=wall, target=TARGET_US, better="lower")
-    header = ("setting", "p50", "p99", "p99, core kept", "p99 of CPU time", "core lost")
-    table = Table(title=f"`job.log` of 20 metrics, microseconds; {steps} calls a process", header=header, rows=rows)
+    header = ("setting", "metrics", "p50", "p99", "p99, core kept", "p99 of CPU time", "core lost")
+    table = Table(title=f"A call of `job.log`, microseconds; {steps} calls a process", header=header, rows=rows)
     finish(Report(bench="joblog", figures=figures, tables=[table]))
     return 0
 

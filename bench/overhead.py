@@ -13,6 +13,7 @@ A window begins with steps that do not count: caches fill, and processes that we
 
 Three settings: a step of some 6 ms, the hard case; one of 60 ms, as real ones are; and 6 ms with all other cores busy,
 so that Windlass has none to itself. In the first two the loop has one thread, as the host's side of a GPU job has.
+With `--setting gpu`, on a machine that has one, a step is 60 ms of products on it.
 """
 
 from __future__ import annotations
@@ -50,12 +51,14 @@ class Setting(NamedTuple):
     words: str
     micro_batches: int
     crowded: bool = False
+    device: str = "cpu"
 
 
 SETTINGS = (
     Setting("6ms", "a step of 6 ms", 16),
     Setting("60ms", "a step of 60 ms", 160),
     Setting("crowded", "a step of 6 ms, all other cores busy", 16, crowded=True),
+    Setting("gpu", "a step of 60 ms on a GPU", 8, device="cuda"),
 )
 
 
@@ -193,12 +196,13 @@ def _beside_ms(window: Window) -> float:
 
 def measure(folder: Path, server: ServerProcess, setting: Setting, *, rounds: int) -> Start:
     home = server.home
-    script = [SCRIPT.name, str(setting.micro_batches)]
+    script = [SCRIPT.name, setting.device, str(setting.micro_batches)]
+    launch = [str(BIN / "windlass"), "run", "--no-snapshot", *(["--gpus", "1"] if setting.device == "cuda" else [])]
     folder.mkdir()
     found = Start()
     order = random.Random(len(folder.name))
     with (
-        running_loop(folder / "windlass", [str(BIN / "windlass"), "run", "--no-snapshot", *script], home=home) as loop,
+        running_loop(folder / "windlass", [*launch, *script], home=home) as loop,
         running_loop(folder / "bare", [sys.executable, *script], home=home) as other,
         busy_cores((os.cpu_count() or 1) - 1 if setting.crowded else 0),
     ):
@@ -272,7 +276,8 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     rounds = given.rounds or (15 if given.quick else 40)
     starts = given.starts or (2 if given.quick else 5)
-    settings = [setting for setting in SETTINGS if given.setting is None or setting.name in given.setting]
+    wanted = given.setting or [setting.name for setting in SETTINGS if setting.device == "cpu"]
+    settings = [setting for setting in SETTINGS if setting.name in wanted]
     measured: dict[Setting, list[Start]] = {setting: [] for setting in settings}
     recorded = ""
     with workspace() as folder, running_server(folder / "home") as server:

@@ -1,4 +1,4 @@
-"""A small training loop that prints a line and logs metrics every step: `training_loop.py MICRO_BATCHES FOLDER`.
+"""A training loop that prints a line and logs metrics every step: `training_loop.py DEVICE MICRO_BATCHES FOLDER`.
 
 It steps in windows: it waits for `ARM SECONDS` to arrive in FOLDER/go, steps for so long, and answers in FOLDER/done
 with the steps made, the seconds they took, the seconds of CPU that the loop's thread and the whole process used, and
@@ -22,17 +22,23 @@ from torch import nn
 from windlass import job
 from windlass.job.session import Session
 
-MICRO_BATCHES, FOLDER = int(sys.argv[1]), sys.argv[2]
+DEVICE, MICRO_BATCHES, FOLDER = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 TOTAL = 10_000_000
+# On a CPU small enough for a core's own cache: what lies beyond differs from process to process by more than is
+# measured here. On a GPU so large that it is the GPU which a step waits for.
+ROWS, WIDTH = (8192, 4096) if DEVICE == "cuda" else (32, 96)
+OUTER = WIDTH * 2 // 3 // 64 * 64
 
 torch.set_num_threads(1)
 torch.manual_seed(0)
-# Small enough for a core's own cache: what lies beyond differs from process to process by more than is measured here.
-model = nn.Sequential(nn.Linear(64, 96), nn.GELU(), nn.Linear(96, 96), nn.GELU(), nn.Linear(96, 64))
+torch.set_float32_matmul_precision("high")
+model = nn.Sequential(
+    nn.Linear(OUTER, WIDTH), nn.GELU(), nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Linear(WIDTH, OUTER)
+).to(DEVICE)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-a_step = [(torch.randn(32, 64), torch.randn(32, 64)) for _ in range(MICRO_BATCHES)]
+a_step = [torch.randn(2, ROWS, OUTER, device=DEVICE).unbind() for _ in range(MICRO_BATCHES)]
 loaded = iter(job.loader(itertools.repeat(a_step)))
-meter = job.steps(model, total=TOTAL, samples_per_step=32 * MICRO_BATCHES)
+meter = job.steps(model, total=TOTAL, samples_per_step=ROWS * MICRO_BATCHES)
 alone, plain = Session({}), itertools.repeat(a_step)
 lines = open(f"{FOLDER}/lines", "w")  # noqa: SIM115  # as long as the process
 steps = {"windlass": 0, "bare": 0}

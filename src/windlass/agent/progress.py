@@ -9,7 +9,7 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-import time
+from time import monotonic, time
 from typing import Any, Iterable, NamedTuple
 
 _FORMAT = struct.Struct("<qqdddqd")
@@ -35,6 +35,8 @@ _STEP, _RESTORED_STEP, _STEPPED_AT, _RESTORED_AT, _LOAD_S, _STEPS, _FINISHED_AT 
 class ProgressFile:
     """The rank's side. What a former process of this rank has left is overwritten."""
 
+    __slots__ = ("_counts", "_is_finished", "_memory", "_steps", "_times")
+
     def __init__(self, path: str) -> None:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -48,22 +50,30 @@ class ProgressFile:
         view = memoryview(self._memory)
         self._counts, self._times = view.cast("q"), view.cast("d")
         self._steps = 0
+        self._is_finished = False
 
     def stepped(self, step: int) -> None:
-        self._steps += 1
-        self._times[_STEPPED_AT] = time.monotonic()
-        self._counts[_STEP] = step
-        self._counts[_STEPS] = self._steps
-        self._times[_FINISHED_AT] = 0.0
+        self._steps = steps = self._steps + 1
+        counts = self._counts
+        self._times[_STEPPED_AT] = monotonic()
+        counts[_STEP] = step
+        counts[_STEPS] = steps
+        if self._is_finished:
+            self._go_on()
 
     def restored(self, step: int, load_s: float) -> None:
         self._counts[_RESTORED_STEP] = step
         self._times[_LOAD_S] = load_s
-        self._times[_RESTORED_AT] = time.monotonic()
-        self._times[_FINISHED_AT] = 0.0
+        self._times[_RESTORED_AT] = monotonic()
+        self._go_on()
 
     def finished(self) -> None:
-        self._times[_FINISHED_AT] = time.monotonic()
+        self._is_finished = True
+        self._times[_FINISHED_AT] = monotonic()
+
+    def _go_on(self) -> None:
+        self._is_finished = False
+        self._times[_FINISHED_AT] = 0.0
 
 
 def tell(ranks: Iterable[Progress]) -> dict[str, Any] | None:
@@ -72,7 +82,7 @@ def tell(ranks: Iterable[Progress]) -> dict[str, Any] | None:
     if not told:
         return None
     furthest = max(told, key=lambda one: (one.step, one.stepped_at))
-    offset_s = time.time() - time.monotonic()
+    offset_s = time() - monotonic()
     return {
         "step": furthest.step,
         "at": furthest.stepped_at + offset_s if furthest.steps else None,

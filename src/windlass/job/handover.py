@@ -3,17 +3,20 @@
 It is in every step of a training. Taking what is there costs the loop neither a lock nor, mostly, the waking of a
 thread, which takes tens of microseconds and the interpreter besides: a thread that makes all batches in no time rests
 until the last one is taken. It holds one more meanwhile, so the loop does not come to wait for it. One that now and
-then takes its time, for the next file, keeps the queue full.
+then takes its time, for the next file, keeps the queue full. The first ones say nothing of that: files are opened for
+them, memory is pinned and devices are set up, while the loop does the like.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from typing import Any, TypeAlias
 
 Item: TypeAlias = tuple[Any, Any, Any]
 QUICK_S = 0.001
+QUICKER = 4  # times as quick as they are taken is quick as well: the next one is there long before it is wanted
 CAREFUL = 1000  # batches after one that was not made quickly
 
 
@@ -22,6 +25,8 @@ class Handover:
         self._size = size
         self._items: deque[Item] = deque()
         self._changed = threading.Condition()
+        self._put = 0  # so many so far
+        self._taken_in_s = 0.0  # each, while the maker rested last
         self._careful = 0  # for so many batches
         self._resting_until: int | None = None  # the maker waits for so few to be left
         self._hungry = False  # the taker waits
@@ -30,7 +35,12 @@ class Handover:
 
     def put(self, item: Item, made_in_s: float) -> bool:
         """Waits for room; False: nobody wants more."""
-        self._careful = CAREFUL if made_in_s >= QUICK_S else max(0, self._careful - 1)
+        self._put += 1
+        is_slow = made_in_s >= max(QUICK_S, self._taken_in_s / QUICKER)
+        if is_slow and self._put > self._size + 1:  # so many are made before the maker first rests
+            self._careful = CAREFUL
+        else:
+            self._careful = max(0, self._careful - 1)
         if len(self._items) >= self._size:
             self._rest(self._size - 1 if self._careful else 0)
         if self._closed:
@@ -77,10 +87,12 @@ class Handover:
             self._changed.notify_all()
 
     def _rest(self, until: int) -> None:
+        there, began = len(self._items), time.monotonic()
         with self._changed:
             self._resting_until = until
             self._changed.wait_for(lambda: self._closed or len(self._items) <= until)
             self._resting_until = None
+        self._taken_in_s = (time.monotonic() - began) / max(1, there - len(self._items))
 
     def _tell(self) -> None:
         with self._changed:

@@ -13,6 +13,7 @@ import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -186,7 +187,6 @@ class Feed(Iterator[Batch]):
     ) -> None:
         self.state: Any = None  # the source's, after the batch that came last from here
         self._device = device
-        self._on_gpu = device.type == "cuda"
         self._ready = Handover(prefetch)
         copy = _copier(device)
         # The thread knows the queue and the source, not this object: else it would never be dropped.
@@ -198,19 +198,27 @@ class Feed(Iterator[Batch]):
         weakref.finalize(self, self._ready.close).atexit = False
 
     def __next__(self) -> Batch:
-        found = None if self._on_gpu else self._ready.take()
-        if found is not None:  # nobody has waited: nothing to measure
-            batch, _, self.state = found
-            return batch  # type: ignore[no-any-return]
-        with waiting().measured(self._device):
-            batch, copied, self.state = self._ready.get()
-            if copied is not None:
-                stream = torch.cuda.current_stream(self._device)
-                stream.wait_event(copied)
+        # A GPU is idle for as long as this takes where the loop has read its loss: so what has arrived already is
+        # neither measured nor put in the stream's order, which it needs no more.
+        item = self._ready.take()
+        if item is None or not (item[1] is None or item[1].event.query()):
+            item = self._waited_for(item)
+        batch, copied, self.state = item
         if copied is not None:
             # Its memory came from the copying stream: not to be used again before this one is done with it.
-            _each_tensor(batch, lambda tensor: tensor.record_stream(stream))
+            stream = torch.cuda.current_stream(self._device)
+            for tensor in copied.tensors:
+                tensor.record_stream(stream)
         return batch  # type: ignore[no-any-return]
+
+    def _waited_for(self, item: Any) -> Any:
+        """The next one if there was none, in the stream's order where it is still being copied."""
+        with waiting().measured(self._device):
+            if item is None:
+                item = self._ready.get()
+            if item[1] is not None:
+                torch.cuda.current_stream(self._device).wait_event(item[1].event)
+        return item
 
     def close(self, patience_s: float = _PATIENCE_AT_EXIT_S) -> None:
         self._ready.close()
@@ -218,7 +226,7 @@ class Feed(Iterator[Batch]):
 
 
 def _fill(
-    ready: Handover, source: Iterator[Any], copy: Callable[[Any], tuple[Any, Any]], state: Callable[[], Any]
+    ready: Handover, source: Iterator[Any], copy: Callable[[Any], tuple[Any, Copied | None]], state: Callable[[], Any]
 ) -> None:
     try:
         began = time.perf_counter()
@@ -235,48 +243,51 @@ def _fill(
             close()  # a generator's own `finally`, in the thread that it ran in
 
 
-def _copier(device: torch.device) -> Callable[[Any], tuple[Any, Any]]:
-    """From a batch to the batch on the device, and the event that says it has arrived."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copied:
+    event: Any  # reached when all of it has arrived
+    tensors: list[Tensor]  # those that were made for it; others were on the device already
+
+
+def _copier(device: torch.device) -> Callable[[Any], tuple[Any, Copied | None]]:
+    """From a batch to the batch on the device, and what was copied for that; None: nothing was."""
     if device.type != "cuda":
         return lambda batch: (moved(batch, device), None)
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
-    def copy(batch: Any) -> tuple[Any, Any]:
+    def copy(batch: Any) -> tuple[Any, Copied | None]:
+        made: list[Tensor] = []
         with torch.cuda.device(device), torch.cuda.stream(stream):
-            arrived = moved(batch, device)
+            arrived = moved(batch, device, made)
+            if not made:
+                return arrived, None
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record(stream)
-        return arrived, event
+        return arrived, Copied(event=event, tensors=made)
 
     return copy
 
 
-def moved(batch: Any, device: torch.device) -> Any:
-    """The batch with its tensors on the device; to a GPU from pinned memory, so that nobody waits for the copy."""
+def moved(batch: Any, device: torch.device, made: list[Tensor] | None = None) -> Any:
+    """The batch with its tensors on the device; to a GPU from pinned memory, so that nobody waits for the copy. Tensors
+    that were not there already are added to `made`."""
     if device.type == "cpu":
         return batch  # it is there already: nothing to look for in it
     if isinstance(batch, Tensor):
         if device.type == "cuda" and batch.device.type == "cpu":
-            return batch.pin_memory().to(device, non_blocking=True)
-        return batch.to(device)
+            there = batch.pin_memory().to(device, non_blocking=True)
+        else:
+            there = batch.to(device)
+        if made is not None and there is not batch:
+            made.append(there)
+        return there
     if isinstance(batch, Mapping):
-        return {key: moved(part, device) for key, part in batch.items()}
+        return {key: moved(part, device, made) for key, part in batch.items()}
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(moved(part, device) for part in batch))
+        return type(batch)(*(moved(part, device, made) for part in batch))
     if isinstance(batch, list | tuple):
-        return type(batch)(moved(part, device) for part in batch)
+        return type(batch)(moved(part, device, made) for part in batch)
     return batch
-
-
-def _each_tensor(batch: Any, do: Callable[[Tensor], None]) -> None:
-    if isinstance(batch, Tensor):
-        do(batch)
-    elif isinstance(batch, Mapping):
-        for part in batch.values():
-            _each_tensor(part, do)
-    elif isinstance(batch, list | tuple):
-        for part in batch:
-            _each_tensor(part, do)
 
 
 # Threads and not feeds: a thread goes on for a while when its feed is dropped. It is known for as long as it runs.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import math
-import operator
 import os
 import sys
 import time
@@ -15,18 +14,15 @@ from typing import Any, ClassVar
 
 from windlass.agent import stacksignal
 from windlass.agent.layout import metrics_spool, progress
-from windlass.agent.progress import ProgressFile
 from windlass.core.manifest import Manifest
 from windlass.core.names import nearest
 from windlass.core.plan import AUTO, Plan, parse_plan
 from windlass.job.alerts import AlertGate
+from windlass.job.logbook import Logbook, count_of
 from windlass.job.spool import Alert, Measured, SaveNote, Spool
 
-_LONGEST_NAME = 250
 _LONGEST_KIND = 60
 _LONGEST_MESSAGE = 2_000
-_LATE_STEPS = 4
-_STEPS_END = 2**63
 
 
 class Params(Mapping[str, Any]):
@@ -77,15 +73,15 @@ class Session:
         self._plan = environ.get("WINDLASS_PLAN", "").strip()
         self._checkpoint = environ.get("WINDLASS_CHECKPOINT", "")
         self._model_dir = environ.get("SM_MODEL_DIR")
-        self._last: dict[str, float] = {}  # outside a run; in one, the spool knows
-        self._names: set[str] = set()
         self._gate = AlertGate()
         folder = environ.get("WINDLASS_NODE_DIR")
         if folder:
             stacksignal.listen()
         self._spool = Spool(os.path.join(folder, metrics_spool(self.rank))) if folder else None
-        self._folder = folder
-        self._steps = -1  # the newest that was told
+        book = Logbook(self._spool, os.path.join(folder, progress(self.rank)) if folder else None)
+        # As they are: a method that only calls another one would be one more to bring into the caches.
+        self.log, self.stepped, self.last = book.log, book.stepped, book.last
+        self.restored, self.finished = book.restored, book.finished
 
     @property
     def is_main(self) -> bool:
@@ -109,65 +105,16 @@ class Session:
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
-    def log(self, step: int | None, total: int | None, metrics: dict[str, Any]) -> None:
-        """`metrics` is kept: it is the caller's no more. Nothing else of us is in the caches at the end of a step, so
-        that what is touched here is what it costs."""
-        if not self._names.issuperset(metrics):
-            self._names.update(map(_checked, metrics))
-        # Here and not in the writer's thread, where nobody would hear of a value that is none; floats are as they are.
-        for value in metrics.values():
-            if type(value) is not float:
-                metrics = {name: _value(name, value) for name, value in metrics.items()}
-                break
-        steps = None if total is None else _count("total", total)
-        if step is not None:
-            if type(step) is not int or not 0 <= step < _STEPS_END:
-                step = _count("step", step)
-            self.stepped(step)
-        if self._spool is None:
-            self._last.update(metrics)
-        else:
-            self._spool.add((time.time(), step, steps, metrics))
-
     def note_metrics(self, step: int, values: Mapping[str, float]) -> None:
         """What we have measured of a save of `step`, maybe long after it, or in a process that does not train: for the
         record only. It tells nobody that a step is finished."""
         if self._spool is not None:
             self._spool.add(Measured(time.time(), step, None, dict(values)))
 
-    def stepped(self, step: int) -> None:
-        """Tell the supervisor that `step` is finished; told twice it counts once. Several may tell, and some a little
-        later, when a device is through with it."""
-        is_known = 0 <= self._steps - step <= _LATE_STEPS
-        if not is_known and self._progress is not None:
-            self._steps = step
-            self._progress.stepped(step)
-
-    def restored(self, step: int, load_s: float) -> None:
-        """Tell the supervisor that this process goes on from `step`."""
-        self._steps = step
-        if self._progress is not None:
-            self._progress.restored(step, load_s)
-
-    def finished(self) -> None:
-        """Tell the supervisor that no more steps are to come: none is missed while this process evaluates, exports or
-        waits for what is still written. Whoever goes on all the same tells the next one."""
-        if self._progress is not None:
-            self._progress.finished()
-
-    @functools.cached_property
-    def _progress(self) -> ProgressFile | None:
-        """Made when there is something to tell: a process beside the rank, with its environment, is not to undo what
-        the rank has told."""
-        try:
-            return ProgressFile(os.path.join(self._folder, progress(self.rank))) if self._folder else None
-        except OSError:
-            return None  # a full disk, say: telling how far we are is not worth the training
-
     def alert(self, kind: str, message: str, step: int | None = None) -> None:
         if not isinstance(kind, str) or not 0 < len(kind) <= _LONGEST_KIND or not kind.isprintable():
             raise ValueError(f"{kind!r:.80} is no kind of alert: write 1 to {_LONGEST_KIND} printable characters")
-        number = None if step is None else _count("step", step)
+        number = None if step is None else count_of("step", step)
         held_back = self._gate.let_through(kind, time.monotonic())
         if held_back is None:
             return
@@ -214,9 +161,6 @@ class Session:
         if self._spool is not None:
             self._spool.flush()
 
-    def last(self) -> dict[str, float]:
-        return dict(self._last) if self._spool is None else self._spool.last()
-
 
 @functools.cache
 def session() -> Session:
@@ -250,30 +194,3 @@ def _place(folder: str | Path) -> str:
     """As whoever reads the catalogue finds it: a whole path, or the address of an object store."""
     text = os.fspath(folder)
     return text if "://" in text else os.path.abspath(text)
-
-
-def _checked(name: str) -> str:
-    if not name or len(name) > _LONGEST_NAME or not name.isprintable():
-        raise ValueError(f"{name[:60]!r} is no metric name: write 1 to {_LONGEST_NAME} printable characters")
-    return name
-
-
-def _value(name: str, value: Any) -> float:
-    try:
-        item = getattr(value, "item", None)  # a tensor's own way: torch warns of float() where it has a gradient
-        return float(value if item is None else item())
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf
-    except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError: a tensor of several elements
-        shown = f"{type(value).__name__} ({error})"
-        raise TypeError(f"metric {name!r} must be a number, not {shown}") from error
-
-
-def _count(what: str, value: Any) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = int(value) if float(value).is_integer() else -1
-    if not 0 <= number < _STEPS_END:
-        raise ValueError(f"`{what}` is {value!r}, but must be a whole number from 0")
-    return number

@@ -54,23 +54,42 @@ _MOST_WAITING = 200_000
 
 
 class Spool:
-    _asleep: bool  # whether the thread waits to be woken; else it looks by itself
+    __slots__ = (
+        "__weakref__",
+        "_complained",
+        "_last",
+        "_lock",
+        "_thread",
+        "_unwritten",
+        "_waiting",
+        "_wake",
+        "_writing",
+        "append",
+        "is_asleep",
+        "path",
+    )
+    is_asleep: bool  # whether the thread waits to be woken; else it looks by itself
 
     def __init__(self, path: str) -> None:
         self.path = path
         self._last: dict[str, float] = {}  # of every metric, as far as it is rendered
         self._waiting: deque[Record] = deque(maxlen=_MOST_WAITING)
+        self.append = self._waiting.append  # whoever uses it wakes the thread if that is asleep
         self._reset()
         _open_spools.add(self)
 
     def add(self, record: Record) -> None:
         """A few microseconds; never blocks and never fails because of the disk."""
-        self._waiting.append(record)
-        if self._asleep:  # waking takes longer than all the rest: not while there is something now and then
-            self._asleep = False
-            self._wake.set()
-            if self._thread is None:
-                self._start()
+        self.append(record)
+        if self.is_asleep:
+            self.wake()
+
+    def wake(self) -> None:
+        """It takes longer than all the rest: not to be done while there is something now and then."""
+        self.is_asleep = False
+        self._wake.set()
+        if self._thread is None:
+            self._start()
 
     def flush(self) -> None:
         with self._lock:
@@ -105,7 +124,7 @@ class Spool:
         self._lock = threading.Lock()  # of what waits and of what is rendered
         self._writing = threading.Lock()
         self._wake = threading.Event()
-        self._asleep = True
+        self.is_asleep = True
         self._thread: threading.Thread | None = None
         self._complained = False
 
@@ -128,9 +147,9 @@ class Spool:
                 idle = 0 if self._waiting else idle + 1
                 self._drain()
             self._wake.clear()
-            self._asleep = True  # before looking: what comes from now on wakes again
+            self.is_asleep = True  # before looking: what comes from now on wakes again
             if self._waiting:
-                self._asleep = False
+                self.is_asleep = False
                 self._wake.set()
 
     def _drain(self) -> None:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
-from windlass.job.handover import CAREFUL, QUICK_S, Handover
+from windlass.job.handover import CAREFUL, Handover
 
-SLOW_S = 10 * QUICK_S
+SLOW_S = 1000.0  # also beside how long a test takes them
 
 
 @pytest.fixture
 def handover() -> Iterator[Handover]:
+    """Of which so many have been taken that no batch is one of the first."""
     queue = Handover(4)
+    for _ in range(5):
+        queue.put(("x", None, None), 0.0)
+        queue.take()
     yield queue
     queue.close()
 
@@ -56,3 +61,31 @@ def test_after_many_quick_ones_it_rests_again(handover: Handover) -> None:
         assert handover.put(("x", None, None), 0.0)
     _fill(handover, 0.0)
     assert _rest_of_a_put(handover, 0.0) == 0
+
+
+def test_the_first_ones_may_take_long() -> None:
+    handover = Handover(4)
+    _fill(handover, SLOW_S)
+    assert _rest_of_a_put(handover, SLOW_S) == 0
+    _fill(handover, 0.0)
+    assert _rest_of_a_put(handover, SLOW_S) == 3, "it is none of the first"
+    handover.close()
+
+
+def test_what_is_made_much_faster_than_it_is_taken_is_made_quickly(handover: Handover) -> None:
+    _fill(handover, 0.0)
+    handover._taken_in_s = 1.0
+    assert _rest_of_a_put(handover, 0.24) == 0
+    _fill(handover, 0.0)
+    handover._taken_in_s = 1.0
+    assert _rest_of_a_put(handover, 0.25) == 3
+
+
+def test_how_fast_they_are_taken_is_seen_while_the_maker_rests(
+    handover: Handover, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = iter([100.0, 108.0])
+    monkeypatch.setattr("windlass.job.handover.time", SimpleNamespace(monotonic=lambda: next(times)))
+    _fill(handover, 0.0)
+    assert _rest_of_a_put(handover, 0.0) == 0
+    assert handover._taken_in_s == 2.0

@@ -147,7 +147,7 @@ def test_points_that_come_after_a_long_pause_are_written_by_themselves(
     assert spool is not None
     for step in range(3):
         me.log(step, None, {"loss": 1.0})
-        eventually(lambda: spool._asleep, within_s=60)  # the thread has looked in vain often enough
+        eventually(lambda: spool.is_asleep, within_s=60)  # the thread has looked in vain often enough
     eventually(lambda: [point["s"] for point in points(tmp_path / "metrics-1.jsonl")] == [0, 1, 2], within_s=60)
 
 

@@ -17,7 +17,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from windlass import job  # noqa: E402
-from windlass.job import handover  # noqa: E402
+from windlass.job import handover, prefetch  # noqa: E402
 from windlass.job.accounting.waiting import waiting  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -71,6 +71,7 @@ def test_an_error_of_the_source_comes_after_the_batches_before_it(prefetch: int)
 
 def test_the_source_works_ahead_but_not_further_than_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handover, "QUICK_S", 0.0)  # as one that takes its time
+    monkeypatch.setattr(handover, "QUICKER", math.inf)
     made: list[int] = []
 
     def source() -> Iterator[int]:
@@ -80,12 +81,14 @@ def test_the_source_works_ahead_but_not_further_than_asked(monkeypatch: pytest.M
 
     feed = iter(job.loader(source(), prefetch=3))
     eventually(lambda: len(made) == 4)  # three are ready, one waits for room
-    assert next(feed) == 0
-    eventually(lambda: len(made) == 5)
+    assert [next(feed), next(feed), next(feed)] == [0, 1, 2]  # the first ones say nothing of the source
+    eventually(lambda: len(made) == 7)
+    assert next(feed) == 3
+    eventually(lambda: len(made) == 8)
     del feed
     gc.collect()
     eventually(lambda: not loader_threads())
-    assert len(made) == 5
+    assert len(made) == 8
 
 
 def test_a_quick_source_rests_until_the_last_batch_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,6 +178,69 @@ def test_a_number_that_makes_no_sense_is_refused() -> None:
         job.loader([], prefetch=-1)
 
 
+class Event:
+    """Of a copy, which has arrived or not."""
+
+    def __init__(self, arrived: bool) -> None:
+        self.arrived = arrived
+
+    def query(self) -> bool:
+        return self.arrived
+
+
+class Stream:
+    def __init__(self) -> None:
+        self.awaited: list[Event] = []
+
+    def wait_event(self, event: Event) -> None:
+        self.awaited.append(event)
+
+
+class OnDevice:
+    """A tensor that a copier has made."""
+
+    def __init__(self, event: Event) -> None:
+        self.event = event
+        self.used_by: list[Stream] = []
+
+    def record_stream(self, stream: Stream) -> None:
+        self.used_by.append(stream)
+
+
+@pytest.mark.parametrize("arrived", [True, False])
+def test_only_copies_that_have_not_arrived_are_waited_for(monkeypatch: pytest.MonkeyPatch, arrived: bool) -> None:
+    def copy(batch: int) -> tuple[OnDevice, prefetch.Copied]:
+        there = OnDevice(Event(arrived))
+        return there, prefetch.Copied(event=there.event, tensors=[there])  # type: ignore[list-item]
+
+    stream = Stream()
+    monkeypatch.setattr(prefetch, "_copier", lambda _: copy)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: stream)
+    feed: Any = iter(job.loader(range(6), device="cpu", prefetch=3))
+    eventually(lambda: len(feed._ready._items) == 3)
+    before_s = waiting().total_s()
+    batches = [next(feed) for _ in range(3)]
+    assert stream.awaited == ([] if arrived else [batch.event for batch in batches])
+    assert (waiting().total_s() == before_s) is arrived
+    rest = list(feed)  # some come from an empty queue, and are not to be used before they are there
+    assert all(batch.event in stream.awaited for batch in rest) or arrived
+    assert all(batch.used_by == [stream] for batch in batches + rest)
+
+
+def test_what_was_on_the_device_already_was_not_made() -> None:
+    there, elsewhere = torch.ones(2, device="meta"), torch.zeros(3)
+    made: list[torch.Tensor] = []
+    got = prefetch.moved({"x": there, "y": [elsewhere, 3]}, torch.device("meta"), made)
+    assert got["x"] is there
+    assert [tensor.shape for tensor in made] == [(3,)]
+    assert got["y"][0] is made[0]
+
+
+def test_nothing_is_done_for_batches_of_which_nothing_was_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: pytest.fail("nobody needs it"))
+    assert list(job.loader(range(5), device="meta")) == list(range(5))
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_batches_arrive_on_the_gpu_whole() -> None:
     source = (torch.full((1 << 20,), float(number)) for number in range(30))
@@ -182,3 +248,35 @@ def test_batches_arrive_on_the_gpu_whole() -> None:
     for number, batch in enumerate(job.loader(source, device=device)):
         assert batch.device == device
         assert batch.eq(number).all()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_memory_of_a_batch_is_not_used_again_while_the_gpu_still_reads_it() -> None:
+    """Batches are dropped by the host long before the device comes to them, and the next ones want their memory."""
+    device, size = torch.device("cuda", 0), 1 << 20
+    feed: Any = iter(job.loader((torch.full((size,), float(number)) for number in range(40)), device=device))
+    eventually(lambda: len(feed._ready._items) == 2 and all(item[1].event.query() for item in feed._ready._items))
+    before_s = waiting().total_s()
+    busy = torch.randn(4096, 4096, device=device)
+    sums = []
+    for number, batch in enumerate(feed):
+        if number < 2:  # both had arrived: nobody has waited
+            assert waiting().total_s() == before_s
+            assert not waiting()._unread
+        for _ in range(10):
+            busy = (busy @ busy).clamp(-1, 1)
+        sums.append(batch.sum())
+        del batch
+    assert [float(one) / size for one in sums] == list(range(40))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_tensors_that_are_on_the_gpu_already_are_passed_on() -> None:
+    device = torch.device("cuda", 0)
+    source = [(torch.full((4,), float(number), device=device), number) for number in range(10)]
+    copy = prefetch._copier(device)
+    assert copy(source[0]) == (source[0], None)
+    batch, copied = copy((source[1][0], torch.ones(3)))
+    assert copied is not None
+    assert [tensor.data_ptr() for tensor in copied.tensors] == [batch[1].data_ptr()]
+    assert all(got[0] is given[0] for got, given in zip(job.loader(source, device=device), source, strict=True))

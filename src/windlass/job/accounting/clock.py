@@ -17,14 +17,19 @@ class Clock(Protocol):
     def mark(self) -> Any:
         """Now, in the device's order of work."""
 
-    def settle(self, mark: Any) -> None:
-        """Returns when the mark has been reached; captured values from before it can be read then."""
+    def settle(self, mark: Any) -> bool:
+        """Returns when the mark has been reached; captured values from before it can be read then. False: the device
+        was behind, and had to be waited for."""
 
     def between_s(self, earlier: Any, later: Any) -> float:
         """Of two marks that have been reached."""
 
     def capture(self, value: Tensor | float) -> Tensor | float:
-        """A value as it is at this place of the device's work, for `float()` after a later mark was reached."""
+        """A value as it is at this place of the device's work, for `float()` after a later mark was reached. Of a
+        tensor on the device with several numbers, a tensor of as many."""
+
+    def is_there(self, value: Tensor) -> bool:
+        """Whether the host can read it now, without waiting for the device."""
 
     def peak_memory_bytes(self) -> int: ...
 
@@ -35,13 +40,17 @@ class HostClock:
     def mark(self) -> float:
         return time.perf_counter()
 
-    def settle(self, mark: float) -> None: ...
+    def settle(self, mark: float) -> bool:  # noqa: ARG002
+        return True
 
     def between_s(self, earlier: float, later: float) -> float:
         return later - earlier
 
     def capture(self, value: Tensor | float) -> float:
         return float(value.item() if isinstance(value, Tensor) else value)
+
+    def is_there(self, value: Tensor) -> bool:  # noqa: ARG002
+        return True
 
     def peak_memory_bytes(self) -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -60,9 +69,11 @@ class CudaClock:
         event.record(torch.cuda.current_stream(self._device))
         return event
 
-    def settle(self, mark: torch.cuda.Event) -> None:
-        if not mark.query():  # type: ignore[no-untyped-call]
-            mark.synchronize()
+    def settle(self, mark: torch.cuda.Event) -> bool:
+        if mark.query():  # type: ignore[no-untyped-call]
+            return True
+        mark.synchronize()
+        return False
 
     def between_s(self, earlier: torch.cuda.Event, later: torch.cuda.Event) -> float:
         return float(earlier.elapsed_time(later)) / 1000
@@ -72,6 +83,9 @@ class CudaClock:
             # Into pinned memory, which torch takes by itself for a copy that does not block.
             return value.detach().to("cpu", torch.float32, non_blocking=True)
         return float(value.item() if isinstance(value, Tensor) else value)
+
+    def is_there(self, value: Tensor) -> bool:
+        return not value.is_cuda
 
     def peak_memory_bytes(self) -> int:
         return int(torch.cuda.max_memory_allocated(self._device))

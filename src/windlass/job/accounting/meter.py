@@ -8,20 +8,20 @@ for inputs, targets in job.loader(batches):
 
 from __future__ import annotations
 
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from windlass.core.plan import OnNan, Plan, Precision
-from windlass.job.accounting.anomaly import Watch, decide_stop
+from windlass.job.accounting.anomaly import Finding, Watch, decide_stop
+from windlass.job.accounting.backlog import Backlog, Judged, Pending
 from windlass.job.accounting.clock import Clock, clock_of
 from windlass.job.accounting.communication import Sampler
 from windlass.job.accounting.waiting import Waiting, waiting
@@ -32,7 +32,8 @@ from windlass.job.session import session
 
 _WARM_UP = 3  # steps before the first window: compilers and allocators are at work
 EXPLODE = 30.0  # times the usual gradient norm
-_Judged: TypeAlias = tuple[int, float | None, float | None, bool]  # number, loss, gradient norm, whether it is scaled
+PEAK_EVERY_S = 5.0
+_LONGEST_S = 3 * LEAST_WINDOW_S  # that a value waits to be judged: longer than it is from one log to the next, mostly
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,6 +47,7 @@ class _Step:
     logged: bool
     data_wait_s: float  # all of the loop so far
     pauses: list[tuple[Any, Any]]
+    waited: Pending | None  # the steps before it that are read with it, and then itself as well
 
 
 class Steps:
@@ -76,44 +78,46 @@ class Steps:
         self._paused_wait_s = 0.0
         self._window_from: _Step | None = None  # the step before the window's first
         self._window_paused_s = 0.0
-        self._first = first
-        # On a CPU values are there at once, and who goes on whatever they are can look at many of them together.
-        self._can_wait = clock.lag == 0 and policy is not OnNan.STOP and sampler is None and not average
-        self._unjudged: list[_Judged] = []
-        self._judged_at = 0.0
+        self._first = self._told = first
+        # Who goes on whatever the values are can look at many of them together.
+        self._can_wait = policy is not OnNan.STOP and sampler is None and not average
+        self._is_ahead = False  # of the device, which has then enough to do
+        self._backlog = Backlog(clock)
+        self._read_at = 0.0
+        self._peak: tuple[float, int] | None = None  # when it was asked for, and what it was
 
     def done(self, loss: Tensor | float | None = None, report: Any = None, /, **metrics: Any) -> int:
         """The step is over: its loss, what the optimizer's `step` returned, and what else to log. Its number, from 1.
 
         Every process says so for every step. Numbers are read up to two steps later; then a loss or gradient that is
-        no number is noticed, and under `on_nan: stop` SickStep is raised here, on all processes in the same step.
+        no number is noticed, and under `on_nan: stop` SickStep is raised here, on all processes in the same step. One
+        process alone that is to go on reads them with those of the next step that is logged, or within 1.5 s, if it
+        waits for the device anyway. Tensors that are changed in place meanwhile are not judged.
         """
         self.number += 1
         logged = self.number % self._every == 0 or self.number == self._total
-        if self._can_wait and not logged and self._window_from is not None:
-            self._put_off(loss, report)
-            return self.number
-        values = self._judged(loss, report)
-        scale = getattr(report, "loss_scale", None)
-        if logged and self._log is not None:
-            values |= {name: self._clock.capture(value) for name, value in metrics.items()}
-            if scale is not None:
-                values["loss_scale"] = self._clock.capture(scale)
-        step = _Step(
-            number=self.number,
-            mark=self._clock.mark(),
-            values=values,
-            scaled=scale is not None,
-            logged=logged,
-            data_wait_s=self._waits.total_s() - self._paused_wait_s,
-            pauses=self._pauses,
-        )
-        self._pauses = []
-        self._unread.append(step)
-        if self._sampler is not None:
-            self._sampler.step_ended(self.number - self._first)
-        while len(self._unread) > (0 if self.number == self._total else self._clock.lag):
-            self._read(self._unread.popleft())
+        grad_norm, scale = report, None
+        if report is not None and not isinstance(report, Tensor | float):
+            grad_norm, scale = getattr(report, "grad_norm", report), getattr(report, "loss_scale", None)
+        # A host that is ahead costs the device nothing, and must not be more than two steps ahead: it marks every step.
+        waits = self._can_wait and self._window_from is not None and not self._is_ahead
+        if waits:
+            waits = self._can_wait = self._backlog.add(self.number, loss, grad_norm, scaled=scale is not None)
+        if waits:
+            # Now and not all at once at the next log, which would look like steps without duration and then a long one.
+            # The device is not far behind: if it hangs, the host stops in the loop itself, or at the next step that is
+            # read, a second or two later. Among several processes, whoever tells later than others would be taken for
+            # the one that they wait for: but there the first has a sampler, and others no window, so that none waits.
+            self._tell_of(self.number)
+        if not waits or logged or self._backlog.is_due or time.perf_counter() - self._read_at > _LONGEST_S:
+            values = {} if waits else self._judged(loss, grad_norm)
+            if logged and self._log is not None:
+                values |= {name: self._clock.capture(value) for name, value in metrics.items()}
+                if scale is not None:
+                    values["loss_scale"] = self._clock.capture(scale)
+            self._mark(values, scaled=scale is not None, logged=logged)
+        if self._unread:
+            self._read_reached(self.number if self.number == self._total else self.number - self._clock.lag)
         return self.number
 
     @contextmanager
@@ -131,9 +135,12 @@ class Steps:
         """Reads what the device has not finished yet. Happens by itself after `total` steps."""
         if self._sampler is not None:
             self._sampler.give_up()
-        self._judge_all()
-        while self._unread:
-            self._read(self._unread.popleft())
+        self._read_reached(self.number)
+        if self._backlog:
+            waited = self._backlog.capture()
+            self._clock.settle(self._clock.mark())
+            for one in waited.read():
+                self._judge(one)
 
     def __enter__(self) -> Steps:
         return self
@@ -142,30 +149,30 @@ class Steps:
         if error is None:
             self.close()
 
-    def _put_off(self, loss: Tensor | float | None, report: Any) -> None:
-        """A step that nothing is logged of: its values are kept, and judged with those of its neighbours."""
-        scaled = False
-        if report is not None and not isinstance(report, Tensor | float):
-            scaled, report = getattr(report, "loss_scale", None) is not None, getattr(report, "grad_norm", report)
-        loss, report = _plain(loss), _plain(report)
-        self._unjudged.append((self.number, loss, report, scaled))
-        if self._tell is not None:
-            self._tell(self.number)
-        now = time.perf_counter()
-        if now - self._judged_at > LEAST_WINDOW_S or not (_is_healthy(loss) and _is_healthy(report)):
-            self._judged_at = now
-            self._judge_all()
+    def _mark(self, values: dict[str, Tensor | float], *, scaled: bool, logged: bool) -> None:
+        """The step that is over is to be read, and what waits with it."""
+        waited = None
+        if self._backlog:
+            waited = self._backlog.capture()
+            self._can_wait = self._can_wait and self._backlog.can_keep
+            self._read_at = time.perf_counter()
+        step = _Step(
+            number=self.number,
+            mark=self._clock.mark(),
+            values=values,
+            scaled=scaled,
+            logged=logged,
+            data_wait_s=self._waits.total_s() - self._paused_wait_s,
+            pauses=self._pauses,
+            waited=waited,
+        )
+        self._pauses = []
+        self._unread.append(step)
+        if self._sampler is not None:
+            self._sampler.step_ended(self.number - self._first)
 
-    def _judge_all(self) -> None:
-        unjudged, self._unjudged = self._unjudged, []
-        for number, loss, grad_norm, scaled in unjudged:
-            finding = self._watch.look(number, loss=loss, grad_norm=grad_norm, scaled=scaled)
-            if finding is not None and finding.new_episode and self._alert is not None:
-                self._alert(finding.kind, finding.message, step=number)
-
-    def _judged(self, loss: Tensor | float | None, report: Any) -> dict[str, Tensor | float]:
+    def _judged(self, loss: Tensor | float | None, grad_norm: Any) -> dict[str, Tensor | float]:
         """The values that every step is judged by, captured."""
-        grad_norm = getattr(report, "grad_norm", report)
         given = {name: value for name, value in (("loss", loss), ("grad_norm", grad_norm)) if value is not None}
         if self._average and given:
             # Processes that stop together must have seen the same: a mean, which one value that is no number spoils.
@@ -174,24 +181,41 @@ class Steps:
             given = dict(zip(given, means / dist.get_world_size(), strict=True))
         return {name: self._clock.capture(value) for name, value in given.items()}
 
+    def _read_reached(self, number: int) -> None:
+        """The steps up to this one."""
+        while self._unread and self._unread[0].number <= number:
+            self._read(self._unread.popleft())
+
     def _read(self, step: _Step) -> None:
-        self._clock.settle(step.mark)
-        if self._tell is not None:
-            self._tell(step.number)
-        if self._unjudged:
-            self._judge_all()
+        self._is_ahead = not self._clock.settle(step.mark)
+        self._tell_of(step.number)
         values = {name: float(value) for name, value in step.values.items()}
-        finding = self._watch.look(
-            step.number, loss=values.get("loss"), grad_norm=values.get("grad_norm"), scaled=step.scaled
-        )
-        if finding is not None:
-            if finding.new_episode and self._alert is not None:
-                self._alert(finding.kind, finding.message, step=step.number)
-            if error := decide_stop(finding, self._policy):
-                if self._log is not None:
-                    self._log(step.number, self._total, values)
-                raise error
+        waited = [] if step.waited is None else step.waited.read()
+        if waited and waited[-1].number == step.number:
+            last = waited.pop()
+            own = {"loss": last.loss, "grad_norm": last.grad_norm}
+            values = {name: value for name, value in own.items() if value is not None} | values
+        else:
+            last = Judged(step.number, values.get("loss"), values.get("grad_norm"), step.scaled)
+        for one in waited:
+            self._judge(one)
+        finding = self._judge(last)
+        if finding is not None and (error := decide_stop(finding, self._policy)):
+            if self._log is not None:
+                self._log(step.number, self._total, values)
+            raise error
         self._account(step, values)
+
+    def _tell_of(self, number: int) -> None:
+        if self._tell is not None and number > self._told:
+            self._told = number
+            self._tell(number)
+
+    def _judge(self, one: Judged) -> Finding | None:
+        finding = self._watch.look(one.number, loss=one.loss, grad_norm=one.grad_norm, scaled=one.scaled)
+        if finding is not None and finding.new_episode and self._alert is not None:
+            self._alert(finding.kind, finding.message, step=one.number)
+        return finding
 
     def _account(self, step: _Step, values: dict[str, float]) -> None:
         if self._log is None:
@@ -213,24 +237,23 @@ class Steps:
             seconds=max(0.0, self._clock.between_s(begin.mark, end.mark) - self._window_paused_s),
             data_wait_s=end.data_wait_s - begin.data_wait_s,
             shares=self._sampler.shares if self._sampler is not None else None,
-            peak_memory_bytes=self._clock.peak_memory_bytes(),
+            peak_memory_bytes=self._peak_bytes(is_last=end.number == self._total),
         )
         if not self._fixed:
             # Larger only: a slow step now and then is no reason to log more often.
             self._every = max(self._every, decide_every(window.seconds / window.steps))
         return metrics_of(window, self._work)
 
+    def _peak_bytes(self, *, is_last: bool) -> int:
+        """It grows seldom once all sizes have been seen, and torch collects everything else it knows with it."""
+        now = time.perf_counter()
+        if is_last or self._peak is None or now - self._peak[0] >= PEAK_EVERY_S:
+            self._peak = now, self._clock.peak_memory_bytes()
+        return self._peak[1]
+
     def _start_window(self, step: _Step) -> None:
         self._window_from, self._window_paused_s = step, 0.0
-        step.values, step.pauses = {}, []
-
-
-def _plain(value: Tensor | float | None) -> float | None:
-    return value.item() if isinstance(value, Tensor) else value
-
-
-def _is_healthy(value: float | None) -> bool:
-    return value is None or math.isfinite(value)
+        step.values, step.pauses, step.waited = {}, [], None
 
 
 def steps(

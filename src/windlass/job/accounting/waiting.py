@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+_MOST_UNREAD = 256  # waits, where nobody asks how long they were: a loop may have a loader and no meter
+
 
 class Waiting:
     """On a GPU it is the device's idle time that counts: while earlier work keeps it busy, the host may well wait."""
@@ -44,6 +46,8 @@ class Waiting:
             # Reached by the device at once if it was idle: then the time between the two is what it waited.
             after.record(stream)
             self._unread.append((before, after))
+            if len(self._unread) > _MOST_UNREAD:
+                self.total_s()
 
 
 @functools.cache

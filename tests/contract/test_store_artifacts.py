@@ -247,6 +247,22 @@ def test_a_file_that_took_longer_than_blobs_are_kept_is_refused(artifacts: Artif
     assert artifacts.find("r/x") is None
 
 
+def test_a_file_that_took_too_long_is_refused_while_another_claims_its_blob(
+    database: Database, artifacts: ArtifactService, clock: FakeClock
+) -> None:
+    claimed_at = clock.now()
+    with closing(artifacts.intake()) as intake:
+        intake.write(b"slow")
+        digest = artifacts.place(intake)
+    clock.advance(DAY + 1)
+    assert artifacts.collect() == 1
+    with database.write() as tx:
+        store.claim_blob(tx, digest, 4, now=clock.now())  # and it is yet to be placed
+    with pytest.raises(Unavailable, match="took too long"):
+        artifacts.name("r/x", digest, 4, claimed_at=claimed_at)
+    assert artifacts.find("r/x") is None
+
+
 def test_blobs_in_use_are_never_collected_while_others_come_and_go(
     database: Database, room: Blobs, clock: FakeClock
 ) -> None:

@@ -43,8 +43,8 @@ class ArtifactService:
     def put(self, path: str, intake: Intake) -> Artifact:
         """When this returns, the file is on disk and has its name; before, nobody sees anything of it. A file that is
         there is replaced. Raises Conflict where a folder has that name, or a file is where a folder should be."""
-        path = file_path(path)
-        artifact = self.name(path, self.place(intake), intake.size_bytes)
+        path, claimed_at = file_path(path), self._clock.now()
+        artifact = self.name(path, self.place(intake), intake.size_bytes, claimed_at=claimed_at)
         log.debug("artifact %s is %s, %d bytes", path, artifact.digest, artifact.size_bytes)
         return artifact
 
@@ -77,15 +77,30 @@ class ArtifactService:
             return False
         return True
 
-    def name(self, path: str, digest: str, size_bytes: int, *, upload_id: str | None = None) -> Artifact:
-        """Name a blob that has been placed; `upload_id` is over with that."""
+    def name(
+        self,
+        path: str,
+        digest: str,
+        size_bytes: int,
+        *,
+        claimed_at: float | None = None,
+        upload_id: str | None = None,
+    ) -> Artifact:
+        """Name a blob that has been placed; `upload_id` is over with that. `claimed_at`: not after it was placed; None:
+        it is one that something points to already."""
         artifact = Artifact(path=path, digest=digest, size_bytes=size_bytes, created_at=self._clock.now())
         with self._db.write() as tx:
-            if not store.put_file(tx, artifact):
+            if not store.put_file(tx, artifact) or not self._is_still_there(digest, claimed_at):
                 raise Unavailable(f"'{path}' took too long to arrive", hint="send it again")
             if upload_id is not None:
                 uploadstore.delete_upload(tx, upload_id, now=artifact.created_at)
         return artifact
+
+    def _is_still_there(self, digest: str, claimed_at: float | None) -> bool:
+        """Known to be, unless it was claimed so long ago that it may have been collected: then somebody else may have
+        claimed it again, and not have placed it yet."""
+        is_certain = claimed_at is None or claimed_at >= self._keeping.blobs_before(self._clock.now())
+        return is_certain or self._is_there(digest)
 
     def delete(self, path: str) -> int:
         """A file, or a folder and all that is in it: how many files. None if there is nothing."""

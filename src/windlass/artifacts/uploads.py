@@ -81,8 +81,10 @@ class UploadService:
                 for piece in self._blobs.stream(part.digest):
                     intake.write(piece)
             _check_whole(upload, intake.seal(), digest)
+            claimed_at = self._clock.now()
+            placed = self._artifacts.place(intake)
             return self._artifacts.name(
-                upload.path, self._artifacts.place(intake), intake.size_bytes, upload_id=upload_id
+                upload.path, placed, intake.size_bytes, claimed_at=claimed_at, upload_id=upload_id
             )
 
     def abort(self, upload_id: str) -> None:

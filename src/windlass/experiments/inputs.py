@@ -54,18 +54,6 @@ def load_inputs(tx: Connection, run_ids: Sequence[str]) -> dict[str, list[Datase
     return found
 
 
-def load_models(tx: Connection, run_ids: Sequence[str]) -> dict[str, list[tuple[str, ModelOutput]]]:
-    """(input or output, the model) by run."""
-    found: dict[str, list[tuple[str, ModelOutput]]] = {}
-    columns = (run_models.c.run_id, run_models.c.direction, run_models.c.model_id, run_models.c.step)
-    for begin in range(0, len(run_ids), _AT_ONCE):
-        some = run_ids[begin : begin + _AT_ONCE]
-        rows = tx.execute(select(*columns).where(run_models.c.run_id.in_(some)).order_by(run_models.c.seq))
-        for run_id, direction, model_id, step in rows:
-            found.setdefault(run_id, []).append((direction, ModelOutput(model_id, step)))
-    return found
-
-
 def load_summaries(tx: Connection, experiment_ids: Sequence[int]) -> list[DatasetSummary]:
     """The data that runs of these experiments have read, once for each use that it was put to."""
     is_context = and_(

@@ -85,6 +85,16 @@ def check_metric(metric: Metric, path: str = "") -> None:
         check_length("Metric name", LONGEST_KEY, metric.key)
 
 
+def check_metrics(metrics: Sequence[Metric]) -> None:
+    """Of a batch: a thousand points have a few names."""
+    names = {metric.key for metric in metrics}
+    if any(_wrong_with(name) is not None or len(name) > LONGEST_KEY for name in names) or any(
+        metric.at_ms < 0 for metric in metrics
+    ):
+        for number, metric in enumerate(metrics):  # which of them it is
+            check_metric(metric, f"metrics[{number}]")
+
+
 def checked_param(param: Pair, path: str = "", *, cut: bool = True) -> Pair:
     """Values that are too long are cut, as MLflow's server does unless it is told to refuse them."""
     check_name(param.key, _within(path, "key"))

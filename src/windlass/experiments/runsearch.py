@@ -53,14 +53,29 @@ _HELD: Mapping[str, Table] = {"parameter": run_params, "tag": run_tags}
 
 
 def search_query(
-    *, experiments: Sequence[int], filter: str | None, order: Sequence[str], view: View, dialect: Dialect
+    *,
+    experiments: Sequence[int],
+    filter: str | None,
+    order: Sequence[str],
+    view: View,
+    dialect: Dialect,
+    before: float | None = None,
 ) -> Select[Any]:
-    """The rows of `tracked_runs` that match, in their order. Raises InvalidInput."""
+    """The rows of `tracked_runs` that match, in their order. `before`: only those with a value of the metric that they
+    are ordered by first (see `leading_metric`) which comes before this one. Raises InvalidInput."""
     wanted = [condition_of(clause, dialect) for clause in parse_filter(filter)]
     query = select(tracked_runs).where(
         tracked_runs.c.experiment_id.in_(experiments), tracked_runs.c.stage.in_(view.stages), *wanted
     )
-    return _ordered(query, order)
+    return _ordered(query, order, before)
+
+
+def leading_metric(order: Sequence[str]) -> tuple[str, bool] | None:
+    """The metric that runs are ordered by first, and whether it ascends. Raises InvalidInput."""
+    if not order:
+        return None
+    name, ascending = parse_order(order[0])
+    return (name.key, ascending) if _kind_of(name) == "metric" else None
 
 
 def condition_of(clause: Clause, dialect: Dialect) -> ColumnElement[bool]:
@@ -140,7 +155,7 @@ def _attribute(clause: Clause, dialect: Dialect) -> ColumnElement[bool]:
     return compare(_COLUMNS[key], clause.op, value, dialect)
 
 
-def _ordered(query: Select[Any], order: Sequence[str]) -> Select[Any]:
+def _ordered(query: Select[Any], order: Sequence[str], before: float | None) -> Select[Any]:
     """Runs without the value come last either way, after those where it is NaN; among equals the newest comes first."""
     check_orders(order)
     seen: set[tuple[str, str]] = set()
@@ -159,8 +174,15 @@ def _ordered(query: Select[Any], order: Sequence[str]) -> Select[Any]:
             last: ColumnElement[Any] = case((value.is_(None), 1), else_=0)
         elif kind == "metric":
             held = summaries.alias(f"by_{number}")
-            joined = joined.outerjoin(held, and_(held.c.run_id == tracked_runs.c.id, held.c.name == key))
+            mine = and_(held.c.run_id == tracked_runs.c.id, held.c.name == key)
             value = held.c.last
+            if before is not None and number == 0:
+                # Without the case, so that the index of values is walked in its order, as far as it has to be.
+                joined = joined.join(held, mine)
+                query = query.where(value < before if ascending else value > before)
+                by.append(value.asc() if ascending else value.desc())
+                continue
+            joined = joined.outerjoin(held, mine)
             last = case((held.c.run_id.is_(None), 2), (value.is_(None), 1), else_=0)
         else:
             held = _HELD[kind].alias(f"by_{number}")

@@ -26,6 +26,7 @@ from windlass.experiments.rules import (
     check_dataset,
     check_max_results,
     check_metric,
+    check_metrics,
     check_run_id,
     checked_param,
     checked_tag,
@@ -44,8 +45,8 @@ from windlass.experiments.types import (
     TrackedRun,
     View,
 )
-from windlass.tracking.blocks import Logged
-from windlass.tracking.store import lock, log_points
+from windlass.tracking.blocks import Logged, blocks_of_columns
+from windlass.tracking.store import Packed, lock, log_packed, packed
 
 _MODELS = "mlflow.log-model.history"
 
@@ -177,7 +178,8 @@ class TrackedRunService:
 
     def log_metric(self, run_id: str, metric: Metric) -> None:
         check_metric(metric)
-        self._log(run_id, lambda tx: self._put_metrics(tx, run_id, [metric]))
+        points = _packed([metric])
+        self._log(run_id, lambda tx: self._put_metrics(tx, run_id, [metric], points))
 
     def log_param(self, run_id: str, param: Pair) -> None:
         param = checked_param(param, cut=self._cut)
@@ -206,11 +208,11 @@ class TrackedRunService:
     def log_batch(self, run_id: str, metrics: Sequence[Metric], params: Sequence[Pair], tags: Sequence[Pair]) -> None:
         """All of it or nothing."""
         check_run_id(run_id)
-        for number, metric in enumerate(metrics):
-            check_metric(metric, f"metrics[{number}]")
+        check_metrics(metrics)
         params = [checked_param(param, f"params[{number}]", cut=self._cut) for number, param in enumerate(params)]
         tags = [checked_tag(tag, f"tags[{number}]", cut=self._cut) for number, tag in enumerate(tags)]
         check_batch(metrics, params, tags)
+        points = _packed(metrics) if metrics else None
 
         def write(tx: Connection) -> None:
             if changed := runstore.put_params(tx, run_id, params):
@@ -218,7 +220,8 @@ class TrackedRunService:
                 raise InvalidInput(
                     f"Changing param values is not allowed. Params were already logged='{shown}' for run ID='{run_id}'."
                 )
-            self._put_metrics(tx, run_id, metrics)
+            if points is not None:
+                self._put_metrics(tx, run_id, metrics, points)
             self._put_tags(tx, run_id, tags)
 
         self._log(run_id, write)
@@ -275,14 +278,12 @@ class TrackedRunService:
 
         self._writes.write(write, key=run_id)
 
-    def _put_metrics(self, tx: Connection, run_id: str, metrics: Sequence[Metric]) -> None:
-        if not metrics:
-            return
+    def _put_metrics(self, tx: Connection, run_id: str, metrics: Sequence[Metric], points: Packed) -> None:
         if any(metric.model_id for metric in metrics):
             modelstore.put_metrics(tx, run_id, metrics)
-        logged = [Logged(one.key, one.value, one.at_ms / 1000, one.step) for one in metrics]
-        log_points(tx, run_id, logged)
+        log_packed(tx, run_id, points)
         if self._own_values and _is_own(run_id):
+            logged = [Logged(one.key, one.value, one.at_ms / 1000, one.step) for one in metrics]
             self._own_values(tx, run_id, logged, now=self._clock.now())
 
     def _put_tags(self, tx: Connection, run_id: str, tags: Sequence[Pair]) -> None:
@@ -298,6 +299,11 @@ class TrackedRunService:
         with self._db.write() as tx:
             runstore.load_info(tx, run_id)
             runstore.update_run(tx, run_id, stage=stage, deleted_ms=deleted_ms)
+
+
+def _packed(metrics: Sequence[Metric]) -> Packed:
+    names, values, at_ms, steps, *_ = zip(*metrics, strict=True)
+    return packed(blocks_of_columns(names, values, [at / 1000 for at in at_ms], steps))
 
 
 def _is_own(run_id: str) -> bool:

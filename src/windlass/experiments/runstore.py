@@ -3,23 +3,35 @@ transaction."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Table, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, Table, bindparam, delete, func, insert, select, update
 
 from windlass.core.errors import InvalidInput, NotFound
 from windlass.core.paging import offset_of, page_token
 from windlass.db.insertion import insert_missing, insert_new, insert_or_replace_all
-from windlass.experiments.inputs import load_inputs, load_models
-from windlass.experiments.runsearch import search_query
+from windlass.experiments.runcontents import fill_runs
+from windlass.experiments.runsearch import leading_metric, search_query
 from windlass.experiments.tables import run_params, run_tags, tracked_runs
-from windlass.experiments.types import RUN_NAME, LatestMetric, Pair, RunInfo, Stage, TrackedRun, View
+from windlass.experiments.types import RUN_NAME, Pair, RunInfo, Stage, TrackedRun, View
 from windlass.tracking.tables import summaries
 
 _BY_ID = select(tracked_runs).where(tracked_runs.c.id == bindparam("run_id"))  # asked with every point that is logged
-_AT_ONCE = 5_000  # values in one statement; databases allow some ten thousand
+_COUNT = select(func.count()).select_from(
+    select(tracked_runs.c.id)
+    .where(tracked_runs.c.experiment_id.in_(bindparam("experiments", expanding=True)))
+    .limit(bindparam("most"))
+    .subquery()
+)
+_VALUES = select(summaries.c.last).where(summaries.c.name == bindparam("name"), summaries.c.last.is_not(None))
+# The value at that place among all of a metric, by whether they ascend.
+_AT_PLACE = {
+    ascending: _VALUES.order_by(by).offset(bindparam("place")).limit(1)
+    for ascending, by in ((True, summaries.c.last.asc()), (False, summaries.c.last.desc()))
+}
+_MOST_COUNTED = 4_000  # runs of an experiment, of which half are looked at
+_WORTH_A_TRY = 200  # all of fewer are looked at in no time
 
 
 def insert_run(tx: Connection, info: RunInfo, params: Sequence[Pair], tags: Sequence[Pair]) -> None:
@@ -78,30 +90,37 @@ def search_runs(
     most: int,
     token: str | None,
 ) -> tuple[list[TrackedRun], str | None]:
-    query = search_query(experiments=experiments, filter=filter, order=order, view=view, dialect=tx.dialect.name)
     offset = offset_of(token)
-    rows = tx.execute(query.offset(offset).limit(most + 1)).all()
+
+    def rows_of(before: float | None = None) -> Sequence[Any]:
+        query = search_query(
+            experiments=experiments, filter=filter, order=order, view=view, dialect=tx.dialect.name, before=before
+        )
+        return tx.execute(query.offset(offset).limit(most + 1)).all()
+
+    rows: Sequence[Any] = ()
+    if (before := _load_boundary(tx, experiments, order, offset + most)) is not None:
+        rows = rows_of(before)
+    if len(rows) <= most:
+        rows = rows_of()
     following = page_token(offset + most) if len(rows) > most else None
     return fill_runs(tx, [_info(row) for row in rows[:most]]), following
 
 
-def fill_runs(tx: Connection, infos: Sequence[RunInfo]) -> list[TrackedRun]:
-    """With everything that is kept of them."""
-    ids = [info.id for info in infos]
-    params, tags = _load_pairs(tx, run_params, ids), _load_pairs(tx, run_tags, ids)
-    metrics, inputs, models = _load_metrics(tx, ids), load_inputs(tx, ids), load_models(tx, ids)
-    return [
-        TrackedRun(
-            info=info,
-            metrics=metrics.get(info.id, ()),
-            params=params.get(info.id, ()),
-            tags=tags.get(info.id, ()),
-            datasets=inputs.get(info.id, ()),
-            model_inputs=[model.model_id for direction, model in models.get(info.id, ()) if direction == "input"],
-            model_outputs=[model for direction, model in models.get(info.id, ()) if direction == "output"],
-        )
-        for info in infos
-    ]
+def _load_boundary(tx: Connection, experiments: Sequence[int], order: Sequence[str], needed: int) -> float | None:
+    """Where runs are ordered by a metric: a value that few enough of all runs come before, half as many as these
+    experiments have. A page is mostly found among them, without looking at every run; where it is not, little was lost.
+    None where it is not worth a try."""
+    metric = leading_metric(order)
+    if metric is None:
+        return None
+    counted = {"experiments": list(experiments), "most": max(_MOST_COUNTED, 8 * needed)}
+    place = tx.execute(_COUNT, counted).scalar_one() // 2
+    if place < max(needed, _WORTH_A_TRY):
+        return None
+    key, ascending = metric
+    found: float | None = tx.execute(_AT_PLACE[ascending], {"name": key, "place": place}).scalar()
+    return found
 
 
 def update_run(tx: Connection, run_id: str, **changes: Any) -> None:
@@ -135,11 +154,6 @@ def delete_tag(tx: Connection, run_id: str, key: str) -> bool:
     return tx.execute(delete(run_tags).where(run_tags.c.run_id == run_id, run_tags.c.key == key)).rowcount > 0
 
 
-def in_parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    for begin in range(0, len(ids), _AT_ONCE):
-        yield ids[begin : begin + _AT_ONCE]
-
-
 def _rows(run_id: str, pairs: Sequence[Pair]) -> list[dict[str, Any]]:
     """In the order of their keys, as writers that meet must have them; of several with one key the last counts."""
     return [{"run_id": run_id, "key": key, "value": value} for key, value in sorted(dict(pairs).items())]
@@ -148,27 +162,6 @@ def _rows(run_id: str, pairs: Sequence[Pair]) -> list[dict[str, Any]]:
 def _pairs_of(tx: Connection, table: Table, run_id: str, keys: Sequence[str]) -> list[tuple[str, str]]:
     mine = (table.c.run_id == run_id, table.c.key.in_(list(keys)))
     return [(row.key, row.value) for row in tx.execute(select(table.c.key, table.c.value).where(*mine))]
-
-
-def _load_pairs(tx: Connection, table: Table, ids: Sequence[str]) -> dict[str, list[Pair]]:
-    found: dict[str, list[Pair]] = {}
-    for some in in_parts(ids):
-        # All at once: one by one takes several times as long.
-        for run_id, key, value in tx.execute(select(table).where(table.c.run_id.in_(some))).all():
-            found.setdefault(run_id, []).append(Pair(key, value))
-    return found
-
-
-def _load_metrics(tx: Connection, ids: Sequence[str]) -> dict[str, list[LatestMetric]]:
-    """As `tracking.store.load_latest`, without an object for each of what may be a hundred thousand."""
-    found: dict[str, list[LatestMetric]] = {}
-    columns = (summaries.c.run_id, summaries.c.name, summaries.c.last, summaries.c.last_at, summaries.c.last_step)
-    for some in in_parts(ids):
-        rows = tx.execute(select(*columns).where(summaries.c.run_id.in_(some))).all()
-        for run_id, name, last, at, step in rows:
-            value = math.nan if last is None else last
-            found.setdefault(run_id, []).append(LatestMetric(name, value, round((at or 0.0) * 1000), step or 0))
-    return found
 
 
 def _info(row: Any) -> RunInfo:

@@ -28,9 +28,9 @@ from windlass.experiments.language import (
 )
 from windlass.experiments.matching import Dialect, compare
 from windlass.experiments.runsearch import KINDS, condition_of
-from windlass.experiments.runstore import in_parts
 from windlass.experiments.tables import experiments, run_params, run_tags, tracked_runs
 from windlass.experiments.types import NOTE
+from windlass.runs.bulk import in_parts
 from windlass.runs.tables import runs
 from windlass.tracking.tables import summaries
 from windlass.wire.search import FoundPage, FoundRun

@@ -8,7 +8,8 @@ of points to a run, and brings its summaries up to date.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import ARRAY, Connection, Text, bindparam, case, delete, func, insert, literal, select, tuple_, update
@@ -42,7 +43,8 @@ def ingest(
     """Store `batch`, which begins at `position` of its source. The caller has skipped what is known already."""
     lock(tx, run_id)
     _move_on(tx, run_id, source, position, next_position)
-    put_blocks(tx, run_id, blocks_of(batch))
+    if blocks := blocks_of(batch):
+        _put_packed(tx, run_id, packed(blocks))
     if batch:
         known = load_progress(tx, [run_id]).get(run_id)
         _put_mark(tx, run_id, known, progress_after(known, batch, attempt=_attempt_of(source)))
@@ -53,7 +55,8 @@ def log_points(tx: Connection, run_id: str, logged: Sequence[Logged]) -> None:
     them in the order of their ids (`GroupedWrites.write(deed, key=run_id)` does): writers that meet in another order
     would wait for each other for ever."""
     lock(tx, run_id)
-    put_blocks(tx, run_id, blocks_of_logged(logged))
+    if blocks := blocks_of_logged(logged):
+        _put_packed(tx, run_id, packed(blocks))
 
 
 def note_progress(tx: Connection, run_id: str, *, step: int, at: float, attempt: int | None = None) -> None:
@@ -70,34 +73,51 @@ def note_printed(tx: Connection, run_id: str, printed: PrintedProgress, *, attem
     _put_mark(tx, run_id, known, mark)
 
 
-def put_blocks(tx: Connection, run_id: str, blocks: Sequence[Block]) -> None:
-    if not blocks:
-        return
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packed:
+    """Points on their way to the database: the row that keeps them, and what they alone say of each metric."""
+
+    tail: Mapping[str, Any]
+    summaries: Sequence[Mapping[str, Any]]
+
+
+def packed(blocks: Sequence[Block]) -> Packed:
+    """Pure, so that it is done before anybody waits for a transaction."""
     found = summaries_of(blocks)
-    put_tail(tx, run_id, blocks, metrics=len(found))
-    insert_or_merge(
-        tx,
-        summaries,
-        [
-            {
-                "run_id": run_id,
-                "name": name,
-                "last": summary.last,
-                "last_step": summary.last_step,
-                "last_at": summary.last_at,
-                "min": summary.min,
-                "max": summary.max,
-                "points": summary.count,
-            }
-            for name, summary in sorted(found.items())
-        ],
-        _merged_summary,
-    )
+    told = [
+        {
+            "name": name,
+            "last": summary.last,
+            "last_step": summary.last_step,
+            "last_at": summary.last_at,
+            "min": summary.min,
+            "max": summary.max,
+            "points": summary.count,
+        }
+        for name, summary in sorted(found.items())
+    ]
+    return Packed(tail=_tail(blocks, metrics=len(found)), summaries=told)
+
+
+def log_packed(tx: Connection, run_id: str, points: Packed) -> None:
+    """As `log_points`."""
+    lock(tx, run_id)
+    _put_packed(tx, run_id, points)
 
 
 def put_tail(tx: Connection, run_id: str, blocks: Sequence[Block], *, metrics: int) -> None:
+    tx.execute(_ADD_TAIL, {"run_id": run_id, **_tail(blocks, metrics=metrics)})
+
+
+def _tail(blocks: Sequence[Block], *, metrics: int) -> dict[str, Any]:
     data, count = pack(blocks), sum(block.points for block in blocks)
-    tx.execute(_ADD_TAIL, {"run_id": run_id, "points": count, "metrics": metrics, "size": len(data), "data": data})
+    return {"points": count, "metrics": metrics, "size": len(data), "data": data}
+
+
+def _put_packed(tx: Connection, run_id: str, points: Packed) -> None:
+    tx.execute(_ADD_TAIL, {"run_id": run_id, **points.tail})
+    rows = [{"run_id": run_id, **summary} for summary in points.summaries]
+    insert_or_merge(tx, summaries, rows, _merged_summary)
 
 
 def lock(tx: Connection, *run_ids: str) -> None:

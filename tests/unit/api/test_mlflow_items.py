@@ -43,6 +43,30 @@ def test_other_metrics_are_refused(item: Any, message: str) -> None:
         read_metrics([item])
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"key": "", "value": 1.0, "timestamp": 1, "step": 0},
+        {"key": "b", "value": 1.0, "timestamp": 2**63, "step": 0},
+        {"key": "b", "value": 1.0, "timestamp": 1, "step": -(2**63) - 1},
+        {"key": "b", "value": 1.0, "timestamp": True, "step": 0},
+    ],
+)
+def test_one_bad_metric_among_usual_ones_is_refused(other: Any) -> None:
+    usual = {"key": "a", "value": 0.5, "timestamp": 1, "step": 2}
+    with pytest.raises(InvalidInput):
+        read_metrics([usual, other, usual])
+
+
+def test_a_metric_of_a_model_among_usual_ones_keeps_its_model() -> None:
+    usual = {"key": "a", "value": 0.5, "timestamp": 1, "step": 2}
+    assert read_metrics([usual, {**usual, "model_id": "m-1"}]) == [
+        Metric("a", 0.5, 1, 2),
+        Metric("a", 0.5, 1, 2, "m-1"),
+    ]
+    assert read_metrics([]) == []
+
+
 def test_pairs_may_lack_their_value() -> None:
     assert read_pairs([{"key": "a"}, {"key": "b", "value": "c"}], "tags", keyed=True) == [Pair("a", ""), Pair("b", "c")]
     with pytest.raises(InvalidInput, match=r"'tags\[0\]\.key'"):

@@ -9,6 +9,7 @@ from windlass.experiments.rules import (
     check_experiment_tag,
     check_max_results,
     check_metric,
+    check_metrics,
     check_model_name,
     check_views,
     checked_param,
@@ -42,6 +43,17 @@ def test_names_that_may_not(name: str, message: str) -> None:
 def test_times_are_not_before_the_epoch() -> None:
     with pytest.raises(InvalidInput, match="parameter 'timestamp' supplied"):
         check_metric(Metric("a", 1.0, -1, 0))
+
+
+@pytest.mark.parametrize("bad", [Metric("a?b", 1.0, 0, 0), Metric("x" * 251, 1.0, 0, 0), Metric("a", 1.0, -1, 0)])
+def test_a_batch_is_refused_in_the_words_of_its_bad_metric(bad: Metric) -> None:
+    good = Metric("a", 1.0, 0, 0)
+    check_metrics([good, good])
+    with pytest.raises(InvalidInput) as alone:
+        check_metric(bad, "metrics[1]")
+    with pytest.raises(InvalidInput) as found:
+        check_metrics([good, bad, good])
+    assert str(found.value) == str(alone.value)
 
 
 def test_values_that_are_too_long_are_cut() -> None:

@@ -4,12 +4,11 @@ out. Infinities become the largest numbers there are, since that is what its own
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Iterable, Iterator, Sequence
-from math import isfinite
+from math import copysign, isfinite, isnan
 from typing import Any
 
+from windlass.api.mlflow.jsontext import json_text
 from windlass.experiments.history import HistoryPoint
 from windlass.experiments.types import (
     LARGEST,
@@ -45,38 +44,10 @@ def experiment_answer(experiment: Experiment) -> dict[str, Any]:
 
 def run_answer(run: TrackedRun) -> dict[str, Any]:
     metrics = [
-        {"key": key, "value": number(value), "timestamp": at_ms, "step": step}
+        {"key": key, "value": value if isfinite(value) else number(value), "timestamp": at_ms, "step": step}
         for key, value, at_ms, step in run.metrics
     ]
-    return _run(run, {"metrics": metrics} if metrics else {})
-
-
-def runs_text(runs: Sequence[TrackedRun], token: str | None) -> bytes:
-    """A page of runs as JSON. Most of it are metrics, tens of thousands of them: they are written as text at once,
-    which takes half the time that objects and their encoding would."""
-    keys: dict[str, str] = {}
-    found = []
-    for run in runs:
-        texts = []
-        for key, value, at_ms, step in run.metrics:
-            quoted = keys.get(key)
-            if quoted is None:
-                quoted = keys[key] = json.dumps(key, ensure_ascii=False)
-            shown = repr(value) if isfinite(value) else json.dumps(number(value))
-            texts.append(f'{{"key":{quoted},"value":{shown},"timestamp":{at_ms},"step":{step}}}')
-        whole = json.dumps(_run(run, {}), separators=(",", ":"), ensure_ascii=False)
-        if texts:
-            head, data, rest = whole.partition('"data":{')
-            whole = f'{head}{data}"metrics":[{",".join(texts)}]{"" if rest.startswith("}") else ","}{rest}'
-        found.append(whole)
-    following = f',"next_page_token":{json.dumps(token)}' if token else ""
-    text = f'{{"runs":[{",".join(found)}]{following}}}' if found else "{}"
-    return text.encode("utf-8", "surrogatepass")
-
-
-def _run(run: TrackedRun, metrics: dict[str, Any]) -> dict[str, Any]:
-    """What is fixed comes first: `"data":{` stands where it begins, whatever people have written into theirs."""
-    data = {**metrics, "params": pairs(run.params), "tags": pairs(run.tags)}
+    data = {"metrics": metrics, "params": pairs(run.params), "tags": pairs(run.tags)}
     inputs = {
         "dataset_inputs": [_input(one) for one in run.datasets],
         "model_inputs": [{"model_id": model_id} for model_id in run.model_inputs],
@@ -137,14 +108,14 @@ def points_answer(points: Iterable[HistoryPoint], *, with_run: bool) -> list[dic
     return answer
 
 
-def history_text(pages: Iterable[Iterable[HistoryPoint]]) -> Iterator[str]:
+def history_text(pages: Iterable[Iterable[HistoryPoint]]) -> Iterator[bytes]:
     """A history of any length as JSON, of which never more than a page is there at once."""
-    before = '{"metrics":['
+    before = b'{"metrics":['
     for page in pages:
         if points := points_answer(page, with_run=False):
-            yield before + json.dumps(points, separators=(",", ":"), ensure_ascii=False)[1:-1]
-            before = ","
-    yield '{"metrics":[]}' if before != "," else "]}"
+            yield before + json_text(points)[1:-1]
+            before = b","
+    yield b'{"metrics":[]}' if before != b"," else b"]}"
 
 
 def page_answer(name: str, found: Sequence[Any], token: str | None) -> dict[str, Any]:
@@ -159,9 +130,9 @@ def pairs(given: Iterable[Pair]) -> list[dict[str, str]]:
 
 
 def number(value: float) -> float | str:
-    if math.isfinite(value):
+    if isfinite(value):
         return value
-    return "NaN" if math.isnan(value) else math.copysign(LARGEST, value)
+    return "NaN" if isnan(value) else copysign(LARGEST, value)
 
 
 def _input(one: DatasetInput) -> dict[str, Any]:

@@ -12,7 +12,6 @@ and take longer than many a call.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -27,6 +26,7 @@ from windlass.api.context import Services, check_token, sent_token
 from windlass.api.mlflow.bodies import body_of
 from windlass.api.mlflow.errors import MlflowError, answer_error
 from windlass.api.mlflow.fields import Asked, Field, read_fields
+from windlass.api.mlflow.jsontext import json_text, read_json
 from windlass.api.mlflow.runaccess import check_path, check_values
 from windlass.core.errors import InvalidInput, Unauthorized
 from windlass.traces.service import Unfinished
@@ -135,8 +135,7 @@ def services_of(request: Request) -> Services:
 def render(answer: Answer) -> Response:
     if isinstance(answer, Response):
         return answer
-    body = json.dumps(answer or {}, separators=(",", ":"), ensure_ascii=False)
-    return Response(body.encode("utf-8", "surrogatepass"), media_type="application/json")
+    return Response(json_text(answer or {}), media_type="application/json")
 
 
 def _endpoint(calls: Mapping[str, Call]) -> Endpoint:
@@ -179,9 +178,9 @@ def _body(request: Request, raw: bytes) -> dict[str, Any]:
     if kind != "application/json":
         raise MlflowError("INVALID_PARAMETER_VALUE", "Bad Request. Content-Type must be one of ['application/json'].")
     try:
-        found = json.loads(raw)
+        found = read_json(raw)
         if isinstance(found, str):
-            found = json.loads(found)
+            found = read_json(found)
     except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

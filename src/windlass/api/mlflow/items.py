@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from windlass.api.mlflow.fields import invalid
@@ -12,6 +13,7 @@ from windlass.experiments.rules import missing
 from windlass.experiments.types import Dataset, DatasetInput, Metric, ModelOutput, Pair
 
 _LEAST, _MOST = -(2**63), 2**63
+_USUAL = itemgetter("key", "value", "timestamp", "step")
 
 
 def read_pairs(given: Sequence[Any], path: str, *, keyed: bool = False) -> list[Pair]:
@@ -33,7 +35,22 @@ def read_pairs(given: Sequence[Any], path: str, *, keyed: bool = False) -> list[
 
 
 def read_metrics(given: Sequence[Any], path: str = "metrics") -> list[Metric]:
-    return [_metric(item, number, given, path) for number, item in enumerate(given)]
+    return _usual_metrics(given) or [_metric(item, number, given, path) for number, item in enumerate(given)]
+
+
+def _usual_metrics(given: Sequence[Any]) -> list[Metric] | None:
+    """What clients send as a rule is looked at by columns: a batch has a thousand points. None for anything else, which
+    may be wrong or not."""
+    try:
+        keys, values, times, steps = zip(*map(_USUAL, given), strict=True)
+    except (KeyError, TypeError, ValueError):
+        return None
+    kinds = [set(map(type, column)) for column in (keys, values, times, steps)]
+    if kinds != [{str}, {float}, {int}, {int}] or not all(keys) or max(map(len, given)) > len(kinds):
+        return None
+    if not all(_LEAST <= number < _MOST for column in (times, steps) for number in (min(column), max(column))):
+        return None
+    return list(map(Metric, keys, values, times, steps))
 
 
 def _metric(item: Any, number: int, given: Sequence[Any], path: str) -> Metric:
@@ -43,7 +60,6 @@ def _metric(item: Any, number: int, given: Sequence[Any], path: str) -> Metric:
     value: Any = item.get("value")
     at_ms: Any = item.get("timestamp")
     step: Any = item.get("step", 0)
-    # What clients send as a rule is taken as it is: a batch has a thousand of these.
     usual = type(value) is float and type(at_ms) is int and type(step) is int and type(key) is str
     if not usual or not key:
         for name, each in (("key", key), ("value", value), ("timestamp", at_ms)):

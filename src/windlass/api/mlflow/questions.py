@@ -95,9 +95,7 @@ def _root(services: Services, document: Document, selection: Selection, variable
     if not isinstance(told, dict):
         raise InvalidInput(f"`input` of {selection.name} is an object")
     asked = {snake(key): value for key, value in told.items()}
-    found = table.answer(services, method, path, asked) or {}
-    if isinstance(found, Response):
-        found = json.loads(bytes(found.body))
+    found: Any = table.answer(services, method, path, asked) or {}
     if selection.name == "mlflowGetRun":
         found = {**found, "run": _with_more(services, found["run"])}
     return project(document, selection, found)

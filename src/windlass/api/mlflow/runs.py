@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from fastapi import Response
 from fastapi.responses import StreamingResponse
 
 from windlass.api.context import Services
@@ -16,7 +15,6 @@ from windlass.api.mlflow.answers import (
     page_answer,
     points_answer,
     run_answer,
-    runs_text,
 )
 from windlass.api.mlflow.calls import Answer, Calls
 from windlass.api.mlflow.experiments import VIEWS
@@ -107,7 +105,7 @@ def restore(services: Services, asked: Asked) -> None:
     order_by=texts(),
     page_token=text(),
 )
-def search(services: Services, asked: Asked) -> Response:
+def search(services: Services, asked: Asked) -> dict[str, Any]:
     found, token = services.tracked_runs.search(
         experiment_ids=asked["experiment_ids"],
         filter=asked["filter"],
@@ -116,7 +114,7 @@ def search(services: Services, asked: Asked) -> Response:
         most=asked["max_results"],
         token=asked["page_token"],
     )
-    return Response(runs_text(found, token), media_type="application/json")
+    return page_answer("runs", [run_answer(run) for run in found], token)
 
 
 # ---- what is logged ------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -25,8 +26,17 @@ from windlass.testing.servers import fork_servers
 from windlass.testing.slurm import SlurmCluster, SlurmUnavailable, running_slurm
 
 BOTH_DATABASES = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
+_ALL_OF_TORCH = re.compile(r"^pytestmark = .*\bmark\.torch\b", re.MULTILINE)
 
 fork_servers()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Who leaves out the tests of PyTorch does not load it either, in any of the test processes: that would take longer
+    than to collect all the others."""
+    if "not torch" not in config.option.markexpr or collection_path.suffix != ".py":
+        return None
+    return True if _ALL_OF_TORCH.search(collection_path.read_text()) else None
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups

@@ -7,11 +7,13 @@ fails. What passes alone is named at the end, since a test that minds its neighb
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+_BYTECODE = Path(__file__).parents[1] / ".make" / "bytecode"
 _MOST = 3  # more than this is no accident
 _TESTS_FAILED = 1  # pytest's exit code
 
@@ -30,9 +32,17 @@ def main(arguments: list[str]) -> int:
 
 
 def _pytest(*arguments: str, cache: str) -> int:
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", "-o", f"cache_dir={cache}", *arguments], check=False
-    ).returncode
+    command = [sys.executable, "-m", "pytest", "-o", f"cache_dir={cache}", *arguments]
+    return subprocess.run(command, env=_environment(), check=False).returncode
+
+
+def _environment() -> dict[str, str]:
+    """Tests start many processes. Who wants no bytecode beside the sources has it elsewhere: without any, each of them
+    would compile all that it loads."""
+    found = dict(os.environ)
+    if found.pop("PYTHONDONTWRITEBYTECODE", ""):
+        found.setdefault("PYTHONPYCACHEPREFIX", str(_BYTECODE))
+    return found
 
 
 def _failed(cache: Path) -> list[str]:

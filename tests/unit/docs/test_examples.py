@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -136,9 +137,15 @@ def test_a_wrong_example_is_refused(text: str, error: type[Exception], tmp_path:
 # ---- commands --------------------------------------------------------------------------------------------------------
 
 
+@cache
+def top_command() -> Any:
+    """Whose classes depend on Typer's version."""
+    return typer.main.get_command(build_app())
+
+
 def unknown_in(command: str) -> str | None:
     """The first word of `windlass COMMAND` that there is not; None if there are all."""
-    here: Any = typer.main.get_command(build_app())  # whose classes depend on Typer's version
+    here = top_command()
     own = True  # after the program that `run` starts, options are that program's
     for word in shlex.split(command):
         if word.startswith("-") and word != "-" and own:

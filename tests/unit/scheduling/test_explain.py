@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.scheduling.core.clusters import node, running, share, snapshot, waiting, want
-from tests.unit.scheduling.core.test_properties import arrivals, worlds
+from tests.unit.scheduling.core.strategies import WORLDS, draw_arrival
 from tests.unit.scheduling.core.worlds import World
 from windlass.core.resources import NodeShare
 from windlass.scheduling.core.decide import decide
@@ -353,11 +353,11 @@ def test_shares_of_projects_follow_their_weights_level_by_level() -> None:
 
 
 @settings(max_examples=150, deadline=None)
-@given(world=worlds(), data=st.data())
+@given(world=WORLDS, data=st.data())
 def test_everyone_who_waits_has_a_reason_and_a_place_of_their_own(world: World, data: st.DataObject) -> None:
     for step in range(data.draw(st.integers(1, 3))):
         for at in range(data.draw(st.integers(0, 4))):
-            world.submit(*data.draw(arrivals(f"r{step}{at}")))
+            world.submit(*draw_arrival(data, f"r{step}{at}"))
         world.step(data.draw(st.sampled_from([0.0, 50.0, 1000.0])))
     there = world.snapshot
     decisions = decide(there, world.policy, world.now)

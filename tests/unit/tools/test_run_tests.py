@@ -27,7 +27,10 @@ def test_alone(number):
         ((0, 1, 2, 3), True, 1, "xxxx"),  # too many for an accident
     ],
 )
-def test_a_second_try(tmp_path: Path, failing: tuple[int, ...], heals: bool, code: int, tries: str) -> None:
+def test_a_second_try(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: tuple[int, ...], heals: bool, code: int, tries: str
+) -> None:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # loading them takes longer than all the rest
     (tmp_path / "test_crowd.py").write_text(f"FAILING, HEALS = {failing}, {heals}\n{CROWDED}")
     command = [sys.executable, str(SCRIPT), "-q", "test_crowd.py"]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)

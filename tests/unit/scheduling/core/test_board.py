@@ -6,22 +6,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.scheduling.core.clusters import node, policy, running, share, waiting
-from tests.unit.scheduling.core.test_properties import arrivals, worlds
+from tests.unit.scheduling.core.strategies import HEALTH, WORLDS, draw_arrival
 from tests.unit.scheduling.core.worlds import World
 from windlass.scheduling.core.board import Board
 from windlass.scheduling.core.decide import decide
-from windlass.scheduling.core.types import Health
 
 
 @settings(max_examples=100, deadline=None)
-@given(world=worlds(), data=st.data())
+@given(world=WORLDS, data=st.data())
 def test_step_by_step_it_decides_what_is_decided_from_scratch(world: World, data: st.DataObject) -> None:
     board = Board(world.nodes, world.projects)
     for step in range(data.draw(st.integers(1, 6))):
         for at in range(data.draw(st.integers(0, 4))):
-            world.submit(*data.draw(arrivals(f"r{step}{at}")))
+            world.submit(*draw_arrival(data, f"r{step}{at}"))
         if data.draw(st.integers(0, 5)) == 0:
-            world.nodes[0] = replace(world.nodes[0], health=data.draw(st.sampled_from(list(Health))))
+            world.nodes[0] = replace(world.nodes[0], health=data.draw(HEALTH))
             board.set_nodes(world.nodes)
         world.step(data.draw(st.sampled_from([0.0, 50.0, 1000.0])))
         _tell(board, world)

@@ -11,121 +11,40 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.scheduling.core.clusters import GB, node, running, share, snapshot, waiting
+from tests.unit.scheduling.core.strategies import HEALTH, WORLDS, draw_arrival
 from tests.unit.scheduling.core.worlds import World
 from windlass.scheduling.core.decide import decide
 from windlass.scheduling.core.preempt import lost_by_stopping
-from windlass.scheduling.core.types import Health, NodeState, Policy, Project, Waiting, Want
+from windlass.scheduling.core.types import NodeState, Policy, Waiting, Want
 
-PROJECTS = ("a", "b", "c")
-
-
-@st.composite
-def nodes(draw: st.DrawFn) -> list[NodeState]:
-    return [
-        NodeState(
-            engine=draw(st.sampled_from(["x", "x", "x", "y"])),
-            name=f"n{at}",
-            cpus=draw(st.sampled_from([8, 16])),
-            memory_bytes=64 * GB,
-            gpus=draw(st.sampled_from([0, 2, 4, 4])),
-            gpu_type=draw(st.sampled_from(["h100", "a100"])),
-            topology=draw(st.sampled_from([(), ("z", "s1"), ("z", "s2"), ("w", "s1")])),
-            price_per_hour=draw(st.sampled_from([1.0, 2.0])),
-            spot=draw(st.booleans()),
-            health=draw(st.sampled_from([Health.SOUND, Health.SOUND, Health.SOUND, Health.DOUBTED, Health.CLOSED])),
-        )
-        for at in range(draw(st.integers(1, 6)))
-    ]
-
-
-@st.composite
-def wants(draw: st.DrawFn) -> Want:
-    least = draw(st.sampled_from([1, 1, 1, 2, 3]))
-    return Want(
-        gpus=draw(st.sampled_from([0, 0.25, 0.5, 1, 1, 2, 4])),
-        gpu_type=draw(st.sampled_from([None, None, "h100", "a100"])),
-        cpus=draw(st.sampled_from([0.5, 1, 4])),
-        memory_bytes=draw(st.sampled_from([0, 20 * GB])),
-        nodes=least,
-        most_nodes=draw(st.sampled_from([None, None, least + 2])),
-        engines=draw(st.sampled_from([None, None, None, frozenset({"x"})])),
-        spot_ok=draw(st.sampled_from([True, True, False])),
-    )
-
-
-@st.composite
-def arrivals(draw: st.DrawFn, run_id: str) -> tuple[Waiting, float]:
-    found = tuple(draw(st.lists(wants(), min_size=1, max_size=2, unique=True)))
-    work_s = draw(st.sampled_from([50.0, 300.0, 2000.0]))
-    run = Waiting(
-        run_id=run_id,
-        project=draw(st.sampled_from(PROJECTS)),
-        user=draw(st.sampled_from(["u", "v"])),
-        wants=found,
-        priority=draw(st.sampled_from([0, 0, 0, 5])),
-        longest_s=draw(st.sampled_from([None, None, work_s])),
-    )
-    return run, work_s
-
-
-@st.composite
-def policies(draw: st.DrawFn) -> Policy:
-    return Policy(
-        reservations=draw(st.sampled_from([0, 1, 4])),
-        index_margin=draw(st.sampled_from([None, 2.0])),
-        preempts=draw(st.sampled_from([True, True, False])),
-        min_run_s=draw(st.sampled_from([0.0, 200.0])),
-        ageing_s=draw(st.sampled_from([1000.0, 1e6])),
-        starving_s=draw(st.sampled_from([3000.0, 1e6])),
-        grow_after_s=draw(st.sampled_from([0.0, 500.0])),
-        user_limit=draw(st.sampled_from([{}, {}, {"gpu": 4}])),
-    )
-
-
-@st.composite
-def projects(draw: st.DrawFn) -> list[Project]:
-    return [
-        Project(
-            name=name,
-            parent=draw(st.sampled_from([None, "top"])),
-            weight=draw(st.sampled_from([1.0, 2.0])),
-            quota=draw(st.sampled_from([{}, {}, {"gpu": 4}])),
-            limit=draw(st.sampled_from([{}, {}, {"gpu": 6}])),
-        )
-        for name in PROJECTS
-    ] + [Project(name="top", quota=draw(st.sampled_from([{}, {"gpu": 6}])))]
-
-
-@st.composite
-def worlds(draw: st.DrawFn) -> World:
-    return World(nodes=draw(nodes()), policy=draw(policies()), projects=draw(projects()))
+STEPS = st.sampled_from([0.0, 10.0, 100.0, 1000.0])
 
 
 @settings(max_examples=200, deadline=None)
-@given(world=worlds(), data=st.data())
+@given(world=WORLDS, data=st.data())
 def test_whatever_happens_nothing_is_given_twice_and_nobody_is_wronged(world: World, data: st.DataObject) -> None:
     """`World.step` checks each decision."""
     count = 0
     for _ in range(data.draw(st.integers(1, 8))):
         for _ in range(data.draw(st.integers(0, 5))):
             count += 1
-            world.submit(*data.draw(arrivals(f"r{count:02}")))
+            world.submit(*draw_arrival(data, f"r{count:02}"))
         if data.draw(st.integers(0, 5)) == 0:
             at = data.draw(st.integers(0, len(world.nodes) - 1))
-            world.nodes[at] = replace(world.nodes[at], health=data.draw(st.sampled_from(list(Health))))
-        world.step(data.draw(st.sampled_from([0.0, 10.0, 100.0, 1000.0])))
+            world.nodes[at] = replace(world.nodes[at], health=data.draw(HEALTH))
+        world.step(data.draw(STEPS))
 
 
 @settings(max_examples=100, deadline=None)
-@given(world=worlds(), data=st.data(), seed=st.integers(0, 2**16))
+@given(world=WORLDS, data=st.data(), seed=st.integers(0, 2**16))
 def test_the_same_snapshot_gives_the_same_decisions_in_whatever_order_it_is_written(
     world: World, data: st.DataObject, seed: int
 ) -> None:
     for at in range(data.draw(st.integers(1, 8))):
-        world.submit(*data.draw(arrivals(f"r{at:02}")))
+        world.submit(*draw_arrival(data, f"r{at:02}"))
     world.step(0.0)
     for at in range(data.draw(st.integers(1, 8))):
-        world.submit(*data.draw(arrivals(f"s{at:02}")))
+        world.submit(*draw_arrival(data, f"s{at:02}"))
     world.now += 400.0
     found = world.snapshot
     chance = random.Random(seed)
@@ -141,20 +60,18 @@ def test_the_same_snapshot_gives_the_same_decisions_in_whatever_order_it_is_writ
 
 
 @settings(max_examples=80, deadline=None)
-@given(world=worlds(), data=st.data())
+@given(world=WORLDS, data=st.data())
 def test_everything_that_can_run_ends_in_bounded_time(world: World, data: st.DataObject) -> None:
     """Without further arrivals: no two stop each other for ever, nobody is passed over for ever."""
     world.policy = replace(world.policy, ageing_s=1000.0, starving_s=3000.0, user_limit={})
     world.projects = [replace(project, limit={}) for project in world.projects]
     work_s = 0.0
     for at in range(data.draw(st.integers(1, 12))):
-        run, seconds = data.draw(arrivals(f"r{at:02}"))
+        run, seconds = draw_arrival(data, f"r{at:02}")
         world.submit(run, seconds)
         work_s += seconds
-    steps = 0
-    while steps * 50.0 < 4 * work_s + 10_000.0 and world.running.keys() | world.waiting.keys():
-        world.step(50.0)
-        steps += 1
+    while world.now < 4 * work_s + 10_000.0 and world.running.keys() | world.waiting.keys():
+        world.step(50.0 if world.running else 500.0)  # where nothing runs only waiting grows
     idle = World(nodes=world.nodes, policy=world.policy, projects=world.projects)
     for run in world.waiting.values():
         idle.waiting = {run.run_id: replace(run, before=None)}

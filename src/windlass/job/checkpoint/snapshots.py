@@ -27,8 +27,6 @@ from windlass.job.checkpoint.slots import Slot, Slots
 from windlass.job.checkpoint.state import OPTIMIZER, RANK, TrainingState
 from windlass.job.session import session
 
-_HIDDEN = 0.8  # of a step's time can pass before the optimizer would wait for a copy
-
 
 @dataclass(slots=True, kw_only=True)
 class _Taken:
@@ -153,7 +151,7 @@ class Snapshots:
         began = time.monotonic()
         taken, self._taken = self._taken, None
         is_whole = taken.copy.finish()
-        taken.spent_s += max(0.0, taken.copy.device_s - _HIDDEN * self.pace.step_s)
+        taken.spent_s += taken.copy.held_up_s(self.pace.step_s)
         if is_whole:
             self._record(taken)
         self._tell_peers(torn=not is_whole)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,14 +16,13 @@ from torch import nn  # noqa: E402
 
 from windlass.job.checkpoint import copying  # noqa: E402
 from windlass.job.checkpoint.checkpoints import checkpoints  # noqa: E402
-from windlass.job.checkpoint.copying import Copier, copy_now  # noqa: E402
+from windlass.job.checkpoint.copying import HostEnding, copy_now, has_free_core  # noqa: E402
 from windlass.job.checkpoint.folder import list_saved  # noqa: E402
 from windlass.job.checkpoint.layout import Move  # noqa: E402
 from windlass.job.checkpoint.loading import Contents  # noqa: E402
 from windlass.job.checkpoint.memory import FOLDER, NodeMemory  # noqa: E402
 
 pytestmark = pytest.mark.torch
-CPU = torch.device("cpu")
 
 
 class Late:
@@ -30,26 +31,26 @@ class Late:
     def __init__(self, moves: Sequence[Move]) -> None:
         self._moves = moves
 
-    def synchronize(self) -> None:
+    def precede(self) -> None:
+        self.wait()
+
+    def wait(self) -> None:
         with torch.no_grad():
             copy_now(self._moves)
         self._moves = ()
 
-    def elapsed_time(self, other: Any) -> float:
-        return 0.0 * id(other)
+    def held_up_s(self, step_s: float) -> float:
+        return 0.0 * step_s
 
 
 @pytest.fixture
-def late_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    def copy_beside(self: Copier, moves: Sequence[Move]) -> list[Any]:
-        del self
-        late = Late(moves)
-        return [(CPU, late, late)] if moves else []
+def free_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copying, "has_free_core", lambda: True)
 
-    monkeypatch.setattr(Copier, "_has_device", lambda self: self is not None)
-    monkeypatch.setattr(Copier, "_is_on_device", lambda self, move: self is not None and move.source.device == CPU)
-    monkeypatch.setattr(Copier, "_copy_beside", copy_beside)
-    monkeypatch.setattr(copying, "wait_on_device", lambda _, end: end.synchronize())
+
+@pytest.fixture
+def late_device(monkeypatch: pytest.MonkeyPatch, free_core: None) -> None:
+    monkeypatch.setattr(copying, "HostEnding", Late)
 
 
 class Counting(nn.Module):
@@ -138,6 +139,59 @@ def test_an_optimizer_that_is_never_seen_is_not_trusted(tmp_path: Path) -> None:
             assert ckpt._snapshots._taken is None
             ckpt.wait()
     assert [saved.manifest.step for saved in list_saved(tmp_path)] == [3, 2, 1]
+
+
+@pytest.mark.usefixtures("free_core")
+def test_a_copy_within_the_host_goes_on_beside_the_step(tmp_path: Path) -> None:
+    model = nn.ParameterList([torch.zeros(1 << 20) for _ in range(4)])
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0, maximize=True)
+    for parameter in model:
+        parameter.grad = torch.ones_like(parameter)
+    went_on = []
+    with checkpoints(model=model, optimizer=optimizer, folder=tmp_path, every=3, keep=9, overlap=True) as ckpt:
+        for _ in ckpt.steps(10):
+            went_on.append(ckpt._snapshots._taken is not None)
+            optimizer.step()
+            ckpt._snapshots._hear(None)  # none is left out
+    assert any(went_on)
+    assert [saved.manifest.step for saved in list_saved(tmp_path)] == [10, 9, 6, 3]
+    for saved in list_saved(tmp_path):
+        state = {f"model.{number}": torch.zeros(1 << 20) for number in range(4)}
+        Contents(saved.path).read_tensors(state)
+        assert all(tensor.eq(saved.manifest.step).all() for tensor in state.values())
+
+
+def test_an_update_waits_for_the_thread_that_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, may_end = threading.Event(), threading.Event()
+
+    def copy_bytes(moves: Sequence[Move]) -> None:
+        begun.set()
+        assert may_end.wait(60)
+        copy_now(moves)
+
+    monkeypatch.setattr(copying, "_copy_bytes", copy_bytes)
+    source, target = torch.ones(10), torch.zeros(10)
+    ending = HostEnding([Move(name="weight", source=source, target=target)])
+    assert begun.wait(60)
+    update = threading.Thread(target=lambda: (ending.precede(), source.zero_()))
+    update.start()
+    assert source.eq(1).all()
+    may_end.set()
+    update.join(60)
+    assert target.eq(1).all()
+    assert ending.held_up_s(1.0) > 0
+
+
+@pytest.mark.parametrize(
+    ("processes", "threads", "cores", "is_free"), [(1, 1, 2, True), (2, 1, 2, False), (1, 2, 2, False)]
+)
+def test_a_core_is_free_where_training_needs_fewer(
+    processes: int, threads: int, cores: int, is_free: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    assert has_free_core() is is_free
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -12,8 +12,9 @@ whoever starts them, so that this takes many of them.
 A window begins with steps that do not count: caches fill, and processes that were stopped catch up with their clocks.
 
 Three settings: a step of some 6 ms, the hard case; one of 60 ms, as real ones are; and 6 ms with all other cores busy,
-so that Windlass has none to itself. In the first two the loop has one thread, as the host's side of a GPU job has.
-With `--setting gpu`, on a machine that has one, a step is 60 ms of products on it.
+so that Windlass has none to itself. In the first two the loop has one thread, as the host's side of a GPU job has. How
+many micro-batches make such a step on this machine is found out first. With `--setting gpu`, on a machine that has one,
+a step is some 60 ms of products on it.
 """
 
 from __future__ import annotations
@@ -49,15 +50,16 @@ _PATIENCE_S = 120.0
 class Setting(NamedTuple):
     name: str
     words: str
-    micro_batches: int
+    micro_batches: int  # of a step; on a CPU of one that is timed
+    step_ms: float | None = None
     crowded: bool = False
     device: str = "cpu"
 
 
 SETTINGS = (
-    Setting("6ms", "a step of 6 ms", 16),
-    Setting("60ms", "a step of 60 ms", 160),
-    Setting("crowded", "a step of 6 ms, all other cores busy", 16, crowded=True),
+    Setting("6ms", "a step of 6 ms", 16, step_ms=6),
+    Setting("60ms", "a step of 60 ms", 16, step_ms=60),
+    Setting("crowded", "a step of 6 ms, all other cores busy", 16, step_ms=6, crowded=True),
     Setting("gpu", "a step of 60 ms on a GPU", 8, device="cuda"),
 )
 
@@ -194,6 +196,19 @@ def _beside_ms(window: Window) -> float:
     return 1000 * (window.cpu_s - window.loop_cpu_s) / window.steps
 
 
+def sized(folder: Path, settings: Sequence[Setting]) -> list[Setting]:
+    """With as many micro-batches as make a step of that length here."""
+    found = []
+    for setting in settings:
+        micro_batches = setting.micro_batches
+        if setting.step_ms is not None:
+            script = [sys.executable, SCRIPT.name, setting.device, str(micro_batches)]
+            with running_loop(folder / f"{setting.name}-sizing", script, home=folder) as loop:
+                micro_batches = round(micro_batches * setting.step_ms / _loop_ms(loop.step("bare")))
+        found.append(setting._replace(micro_batches=micro_batches))
+    return found
+
+
 def measure(folder: Path, server: ServerProcess, setting: Setting, *, rounds: int) -> Start:
     home = server.home
     script = [SCRIPT.name, setting.device, str(setting.micro_batches)]
@@ -277,10 +292,10 @@ def main(arguments: list[str] | None = None) -> int:
     rounds = given.rounds or (15 if given.quick else 40)
     starts = given.starts or (2 if given.quick else 5)
     wanted = given.setting or [setting.name for setting in SETTINGS if setting.device == "cpu"]
-    settings = [setting for setting in SETTINGS if setting.name in wanted]
-    measured: dict[Setting, list[Start]] = {setting: [] for setting in settings}
     recorded = ""
     with workspace() as folder, running_server(folder / "home") as server:
+        settings = sized(folder, [setting for setting in SETTINGS if setting.name in wanted])
+        measured: dict[Setting, list[Start]] = {setting: [] for setting in settings}
         for number in range(1, starts + 1):
             for setting in settings:
                 found = measure(folder / f"{setting.name}-{number}", server, setting, rounds=rounds)

@@ -2,9 +2,10 @@
 
 It is in every step of a training. Taking what is there costs the loop neither a lock nor, mostly, the waking of a
 thread, which takes tens of microseconds and the interpreter besides: a thread that makes all batches in no time rests
-until the last one is taken. It holds one more meanwhile, so the loop does not come to wait for it. One that now and
-then takes its time, for the next file, keeps the queue full. The first ones say nothing of that: files are opened for
-them, memory is pinned and devices are set up, while the loop does the like.
+until the last one is taken. It holds one more meanwhile, so the loop does not come to wait for it. Of light ones more
+may be there than of others: the thread is woken so much less often. One that now and then takes its time, for the next
+file, keeps the queue full. The first ones say nothing of that: files are opened for them, memory is pinned and devices
+are set up, while the loop does the like.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ CAREFUL = 1000  # batches after one that was not made quickly
 
 
 class Handover:
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, of_light: int = 0) -> None:
+        """Room for `size`, and for `of_light` of those that are light and quickly made if that is more."""
         self._size = size
+        self._of_light = max(size, of_light)
         self._items: deque[Item] = deque()
         self._changed = threading.Condition()
         self._put = 0  # so many so far
@@ -33,15 +36,17 @@ class Handover:
         self._closed = False
         self._end: BaseException | None = None  # what comes after the last one
 
-    def put(self, item: Item, made_in_s: float) -> bool:
+    def put(self, item: Item, made_in_s: float, *, is_light: bool = False) -> bool:
         """Waits for room; False: nobody wants more."""
         self._put += 1
+        is_first = self._put <= self._size + 1  # so many are made before the maker first rests
         is_slow = made_in_s >= max(QUICK_S, self._taken_in_s / QUICKER)
-        if is_slow and self._put > self._size + 1:  # so many are made before the maker first rests
+        if is_slow and not is_first:
             self._careful = CAREFUL
         else:
             self._careful = max(0, self._careful - 1)
-        if len(self._items) >= self._size:
+        room = self._size if self._careful or is_first or not is_light else self._of_light
+        if len(self._items) >= room:
             self._rest(self._size - 1 if self._careful else 0)
         if self._closed:
             return False

@@ -28,12 +28,18 @@ from windlass.job.session import session
 Batch = TypeVar("Batch")
 
 _PATIENCE_AT_EXIT_S = 5.0
+_PREFETCH = 2
+# Of small batches that are made quickly, if nobody said how many: to wake the thread for each costs the loop more.
+_PREFETCH_LIGHT = 16
+_LIGHT_BYTES = 2 << 20
+_MOST_PARTS = 64  # of a light batch: more are not looked at, for the loop waits for the interpreter meanwhile
+_WEIGHED_EVERY = 16
 
 
 class Loader(Generic[Batch]):
     """Iterable as often as its source is."""
 
-    def __init__(self, source: Iterable[Batch], device: torch.device, prefetch: int) -> None:
+    def __init__(self, source: Iterable[Batch], device: torch.device, prefetch: int | None) -> None:
         self.source = source
         self.device = device
         self.prefetch = prefetch
@@ -42,7 +48,7 @@ class Loader(Generic[Batch]):
         # Here and not in the thread: what a source draws from the global random generator when it is started comes
         # at the same place of the program every time.
         source = iter(self.source)
-        if not self.prefetch:
+        if self.prefetch == 0:
             return self._unhurried(source)
         return Feed(source, self.device, self.prefetch, self._state_of_source)
 
@@ -102,7 +108,7 @@ class PositionedLoader(Loader[Batch], ABC):
 class OrderedLoader(PositionedLoader[Batch]):
     """Of a source that reads by an Order, whose position follows what is handed out."""
 
-    def __init__(self, source: Iterable[Batch], device: torch.device, prefetch: int, order: Order) -> None:
+    def __init__(self, source: Iterable[Batch], device: torch.device, prefetch: int | None, order: Order) -> None:
         super().__init__(source, device, prefetch)
         self.order = order
 
@@ -120,7 +126,7 @@ class OrderedLoader(PositionedLoader[Batch]):
 class StatefulLoader(PositionedLoader[Batch]):
     """Of a source with a state of its own, such as torchdata's StatefulDataLoader."""
 
-    def __init__(self, source: Iterable[Batch], device: torch.device, prefetch: int) -> None:
+    def __init__(self, source: Iterable[Batch], device: torch.device, prefetch: int | None) -> None:
         super().__init__(source, device, prefetch)
         self._state = self._state_of_source()
 
@@ -141,18 +147,19 @@ class StatefulLoader(PositionedLoader[Batch]):
 def loader(
     source: Iterable[Batch],
     device: torch.device | str | None = None,
-    prefetch: int = 2,
+    prefetch: int | None = None,
     *,
     order: Order | None = None,
 ) -> Loader[Batch]:
-    """Batches of `source` on `device` (this process's own if None), `prefetch` of them ready in advance; 0: none.
+    """Batches of `source` on `device` (this process's own if None), `prefetch` of them ready in advance; 0: none; not
+    given: 2, and up to 16 of small ones that are made quickly.
 
     Tensors within tuples, lists and mappings are copied, everything else is passed on. An exception of the source is
     raised where its batch would have come. A source that draws random numbers for every batch needs a generator of its
     own, since it runs at the same time as the model. `order`: what the source reads by, where that cannot be seen from
     it; of a DataLoader it is the `batch_sampler`.
     """
-    if prefetch < 0:
+    if prefetch is not None and prefetch < 0:
         raise ValueError(f"prefetch is {prefetch}, but must be a whole number from 0")
     where = torch.device(device) if device is not None else own_device()
     order = order_of(source) if order is None else order
@@ -183,11 +190,15 @@ class Feed(Iterator[Batch]):
     """One pass over a source. Dropping it (a `break` in the loop) or `close` ends its thread."""
 
     def __init__(
-        self, source: Iterator[Batch], device: torch.device, prefetch: int, state: Callable[[], Any] = lambda: None
+        self,
+        source: Iterator[Batch],
+        device: torch.device,
+        prefetch: int | None,
+        state: Callable[[], Any] = lambda: None,
     ) -> None:
         self.state: Any = None  # the source's, after the batch that came last from here
         self._device = device
-        self._ready = Handover(prefetch)
+        self._ready = Handover(_PREFETCH, _PREFETCH_LIGHT) if prefetch is None else Handover(prefetch)
         copy = _copier(device)
         # The thread knows the queue and the source, not this object: else it would never be dropped.
         self._thread = threading.Thread(
@@ -229,10 +240,12 @@ def _fill(
     ready: Handover, source: Iterator[Any], copy: Callable[[Any], tuple[Any, Copied | None]], state: Callable[[], Any]
 ) -> None:
     try:
-        began = time.perf_counter()
-        for batch in source:
+        began, is_light = time.perf_counter(), False
+        for number, batch in enumerate(source):
             item = (*copy(batch), state())
-            if not ready.put(item, time.perf_counter() - began):
+            if number % _WEIGHED_EVERY == 0:
+                is_light = _is_light(batch)
+            if not ready.put(item, time.perf_counter() - began, is_light=is_light):
                 break
             began = time.perf_counter()
         ready.end(StopIteration())
@@ -288,6 +301,25 @@ def moved(batch: Any, device: torch.device, made: list[Tensor] | None = None) ->
     if isinstance(batch, list | tuple):
         return type(batch)(moved(part, device, made) for part in batch)
     return batch
+
+
+def _is_light(batch: Any) -> bool:
+    """Few parts of few bytes. What is of no known size may have any."""
+    parts, size, looked_at = [batch], 0, 0
+    while parts and size <= _LIGHT_BYTES and looked_at <= _MOST_PARTS:
+        part = parts.pop()
+        looked_at += 1
+        if (found := getattr(part, "nbytes", None)) is not None:
+            size += found
+        elif isinstance(part, Mapping):
+            parts.extend(part.values())
+        elif isinstance(part, list | tuple):
+            parts.extend(part)
+        elif isinstance(part, str | bytes):
+            size += len(part)
+        elif not (part is None or isinstance(part, int | float)):
+            return False
+    return not parts and size <= _LIGHT_BYTES
 
 
 # Threads and not feeds: a thread goes on for a while when its feed is dropped. It is known for as long as it runs.

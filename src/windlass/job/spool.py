@@ -159,7 +159,8 @@ class Spool:
                 self._render(max(_AT_ONCE, len(self._waiting) // _AT_ONCE))
             if len(self._unwritten) >= _WRITE_BYTES:  # who logs without a pause is never through
                 self._write()
-            time.sleep(0)
+            if self._waiting:
+                time.sleep(0)
         self._write()
 
     def _write(self) -> None:

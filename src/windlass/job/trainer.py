@@ -76,7 +76,7 @@ class Trainer:
     tokens_per_step: int | None = None  # of all processes, for the figures
     samples_per_step: int | None = None
     log_every: int | None = None
-    prefetch: int = 2
+    prefetch: int | None = None  # as of `job.loader`
     # How often ("10m", 500 steps), or arguments of `job.checkpoints`, {} for as the spec says. None: nothing is saved.
     checkpoints: int | float | str | Mapping[str, Any] | None = None
     callbacks: Sequence[Callback] = ()

@@ -89,3 +89,38 @@ def test_how_fast_they_are_taken_is_seen_while_the_maker_rests(
     _fill(handover, 0.0)
     assert _rest_of_a_put(handover, 0.0) == 0
     assert handover._taken_in_s == 2.0
+
+
+def test_of_light_ones_more_are_there_once_the_first_were_quick() -> None:
+    handover = Handover(2, of_light=4)
+    threads = [threading.Thread(target=handover.put, args=(("x", None, None), 0.0), kwargs={"is_light": True})]
+    for _ in range(2):
+        assert handover.put(("x", None, None), 0.0, is_light=True)
+    threads[0].start()
+    while handover._resting_until is None:  # the third is one of the first
+        pass
+    for _ in range(2):
+        handover.take()
+    threads[0].join()
+    for _ in range(3):
+        assert handover.put(("x", None, None), 0.0, is_light=True)
+    assert len(handover._items) == 4
+    assert not handover.close()  # who waited for room would have been told now
+    assert not handover.put(("x", None, None), 0.0, is_light=True)
+
+
+@pytest.mark.parametrize(("is_light", "made_in_s"), [(False, 0.0), (True, SLOW_S)])
+def test_heavy_ones_and_slow_ones_are_as_many_as_was_asked(is_light: bool, made_in_s: float) -> None:
+    handover = Handover(2, of_light=4)
+    for _ in range(3):
+        handover.put(("x", None, None), 0.0)
+        handover.take()
+    for _ in range(2):
+        assert handover.put(("x", None, None), made_in_s, is_light=is_light)
+    third = threading.Thread(target=handover.put, args=(("x", None, None), made_in_s), kwargs={"is_light": is_light})
+    third.start()
+    while handover._resting_until is None:
+        pass
+    assert len(handover._items) == 2
+    handover.close()
+    third.join()

@@ -109,6 +109,36 @@ def test_a_quick_source_rests_until_the_last_batch_is_taken(monkeypatch: pytest.
     assert list(feed) == list(range(3, 100))
 
 
+@pytest.mark.parametrize(
+    ("batch", "is_light"),
+    [
+        ((torch.zeros(1 << 10), [torch.zeros(1 << 10)]), True),
+        ({"tokens": torch.zeros(1 << 20, dtype=torch.uint8), "name": "x", "number": 1, "none": None}, True),
+        (torch.zeros(1 << 20), False),
+        ([torch.zeros(1 << 19)] * 2, False),
+        ([0] * 100, False),
+        (object(), False),
+    ],
+)
+def test_more_of_light_batches_are_ready_if_nobody_said_how_many(
+    batch: Any, is_light: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handover, "QUICK_S", math.inf)
+    made: list[int] = []
+
+    def source() -> Iterator[Any]:
+        for number in range(1000):
+            made.append(number)
+            yield batch
+
+    feed = iter(job.loader(source()))
+    eventually(lambda: len(made) == 3)
+    next(feed), next(feed)
+    eventually(lambda: len(made) == (2 + 17 if is_light else 5))
+    eventually(lambda: feed._ready._resting_until == 0)  # type: ignore[attr-defined]
+    assert len(made) == (2 + 17 if is_light else 5)
+
+
 def test_a_break_ends_thread_and_source() -> None:
     ended = threading.Event()
 

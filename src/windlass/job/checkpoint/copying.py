@@ -20,6 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from windlass.job.checkpoint.layout import Move
 
+_WORTH_A_THREAD_BYTES = 16 << 20  # copied in a millisecond or two; less is copied at once
 _HIDDEN = 0.8  # of a step's time can pass before the optimizer would wait for a device's copy
 
 
@@ -122,15 +123,15 @@ class Copier:
         self._never = not (overlaps and can)
         self._hook = register_optimizer_step_pre_hook(self._before_update)  # of any optimizer
 
-    @property
-    def can_overlap(self) -> bool:
-        return self._was_seen and not self._never and (torch.cuda.is_available() or has_free_core())
+    def can_overlap(self, size_bytes: int) -> bool:
+        can = torch.cuda.is_available() or (size_bytes >= _WORTH_A_THREAD_BYTES and has_free_core())
+        return can and self._was_seen and not self._never
 
     @torch.no_grad()
     def begin(self, moves: Sequence[Move], late: frozenset[str], *, may_overlap: bool) -> Copy:
         """`late`: names of the tensors that none but an optimizer changes. The copy is over unless it may overlap."""
-        overlaps = may_overlap and self.can_overlap
-        beside = [move for move in moves if overlaps and move.name in late and self._can_go_on(move)]
+        overlaps = may_overlap and self.can_overlap(sum(move.source.nbytes for move in moves))
+        beside = self._choose([move for move in moves if move.name in late]) if overlaps else []
         chosen = set(map(id, beside))
         devices = {move.source.device for move in moves if move.source.is_cuda}
         endings = self._copy_beside(beside)
@@ -152,11 +153,13 @@ class Copier:
     def close(self) -> None:
         self._hook.remove()
 
-    def _can_go_on(self, move: Move) -> bool:
-        if move.source.is_cuda:
-            return True
-        is_plain = type(move.source) is Tensor and move.source.device.type == "cpu" and move.source.is_contiguous()
-        return is_plain and has_free_core()
+    def _choose(self, late: Sequence[Move]) -> list[Move]:
+        """Those that are worth to be copied beside the model's work."""
+        there = [move for move in late if move.source.is_cuda]
+        here = [move for move in late if type(move.source) is Tensor and move.source.device.type == "cpu"]
+        here = [move for move in here if move.source.is_contiguous()]
+        is_worth_it = sum(move.source.nbytes for move in here) >= _WORTH_A_THREAD_BYTES and has_free_core()
+        return there + here if is_worth_it else there
 
     def _copy_beside(self, moves: Sequence[Move]) -> list[Ending]:
         """On streams of their own, after all that the devices were given up to now; on the host by a thread."""

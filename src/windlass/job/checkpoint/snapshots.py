@@ -106,7 +106,8 @@ class Snapshots:
         began = time.monotonic()
         self._saving.check()
         tensors = self._tensors()
-        may_overlap = reason is SaveReason.INTERVAL and self._copier.can_overlap
+        size_bytes = sum(tensor.nbytes for tensor in tensors.values())
+        may_overlap = reason is SaveReason.INTERVAL and self._copier.can_overlap(size_bytes)
         mine = [int(self._saving.is_busy), int(not self._fits(tensors)), int(not may_overlap)]
         busy, changed, at_once = self._peers.largest(mine)
         if busy:

@@ -46,6 +46,7 @@ class Late:
 @pytest.fixture
 def free_core(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copying, "has_free_core", lambda: True)
+    monkeypatch.setattr(copying, "_WORTH_A_THREAD_BYTES", 1000)
 
 
 @pytest.fixture
@@ -159,6 +160,22 @@ def test_a_copy_within_the_host_goes_on_beside_the_step(tmp_path: Path) -> None:
         state = {f"model.{number}": torch.zeros(1 << 20) for number in range(4)}
         Contents(saved.path).read_tensors(state)
         assert all(tensor.eq(saved.manifest.step).all() for tensor in state.values())
+
+
+@pytest.mark.usefixtures("free_core")
+@pytest.mark.parametrize("count", [100, 1000])
+def test_what_is_copied_in_no_time_needs_no_thread(tmp_path: Path, count: int) -> None:
+    model = nn.ParameterList([torch.zeros(count)])
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0, maximize=True)
+    model[0].grad = torch.ones(count)
+    went_on = []
+    with checkpoints(model=model, optimizer=optimizer, folder=tmp_path, every=1, overlap=True) as ckpt:
+        for done in range(1, 4):
+            optimizer.step()
+            ckpt.step(done)
+            went_on.append(ckpt._snapshots._taken is not None and ckpt._snapshots._taken.copy.goes_on)
+            ckpt._snapshots._hear(None)  # none is left out
+    assert any(went_on) == (count == 1000)
 
 
 def test_an_update_waits_for_the_thread_that_copies(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,6 +59,7 @@ test-kubernetes: setup-dev ## the Kubernetes engine on a real control plane; bui
 
 system: ## Debian packages that tests use, where they can be installed
 	@tools/system_packages.sh "tests of the Slurm engine need a Slurm" slurm-wlm=slurmctld munge=munged
+	@tools/system_packages.sh "tests of the Helm chart need Helm, or what renders it" golang-go=go
 
 frameworks: $(VENV)/.installed-frameworks ## JAX, XGBoost, Lightning, Accelerate, Transformers; TensorFlow apart
 

@@ -48,6 +48,7 @@ def complete_plan(
         master_addr=welcome["master_addr"],
         master_port=int(welcome["master_port"]),
         node_addrs=list(welcome["node_addrs"]),
+        gpu_count=int(plan["gpus"]),
         gpus=[dict(device) for device in devices if device["index"] in allotted["gpu_indices"]],
         node_gpus=len(devices),
         notify_socket=notify_socket,

@@ -43,7 +43,7 @@ def explain(verdict: Verdict, plan: Mapping[str, Any]) -> Verdict:
 
 
 def _hint(message: str, plan: Mapping[str, Any]) -> str:
-    asked, is_cpu_build = has_gpus(plan), bool(re.search(_CPU_BUILD, message))
+    asked, is_cpu_build = _asked(plan), bool(re.search(_CPU_BUILD, message))
     if not is_cpu_build and (asked or not re.search("|".join(_FINDS_NONE), message)):
         return ""
     if not asked and _is_bare(plan):
@@ -55,9 +55,10 @@ def _hint(message: str, plan: Mapping[str, Any]) -> str:
     return "the run asked for no GPUs, so it sees none: add --gpus 1 (`resources: {gpus: 1}` in a spec)"
 
 
-def has_gpus(plan: Mapping[str, Any]) -> bool:
-    """Whether any were allotted to the node's ranks. Clusters may name them by something else than their numbers."""
-    return bool(plan["gpu_indices"] or plan.get("device_env", {}).get("CUDA_VISIBLE_DEVICES"))
+def _asked(plan: Mapping[str, Any]) -> bool:
+    """Whether the run wants GPUs on this node. What its cluster gave it may be less, or named otherwise."""
+    told = plan.get("device_env", {}).get("CUDA_VISIBLE_DEVICES")
+    return bool(plan["gpu_indices"] or plan.get("gpu_count") or told)
 
 
 def _is_bare(plan: Mapping[str, Any]) -> bool:

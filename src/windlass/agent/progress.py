@@ -68,8 +68,8 @@ class ProgressFile:
         self._go_on()
 
     def finished(self) -> None:
-        self._is_finished = True
         self._times[_FINISHED_AT] = monotonic()
+        self._is_finished = True  # last: if another thread tells a step in between, the next one takes it back
 
     def _go_on(self) -> None:
         self._is_finished = False

@@ -31,6 +31,7 @@ _AT_PLACE = {
     for ascending, by in ((True, summaries.c.last.asc()), (False, summaries.c.last.desc()))
 }
 _MOST_COUNTED = 4_000  # runs of an experiment, of which half are looked at
+_MOST_NEEDED = 1_000_000
 _WORTH_A_TRY = 200  # all of fewer are looked at in no time
 
 
@@ -112,7 +113,7 @@ def _load_boundary(tx: Connection, experiments: Sequence[int], order: Sequence[s
     experiments have. A page is mostly found among them, without looking at every run; where it is not, little was lost.
     None where it is not worth a try."""
     metric = leading_metric(order)
-    if metric is None:
+    if metric is None or needed > _MOST_NEEDED:
         return None
     counted = {"experiments": list(experiments), "most": max(_MOST_COUNTED, 8 * needed)}
     place = tx.execute(_COUNT, counted).scalar_one() // 2

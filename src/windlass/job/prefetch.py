@@ -33,7 +33,7 @@ _PREFETCH = 2
 _PREFETCH_LIGHT = 16
 _LIGHT_BYTES = 2 << 20
 _MOST_PARTS = 64  # of a light batch: more are not looked at, for the loop waits for the interpreter meanwhile
-_WEIGHED_EVERY = 16
+_WEIGHED_EVERY = 16  # while they are not light
 
 
 class Loader(Generic[Batch]):
@@ -243,7 +243,7 @@ def _fill(
         began, is_light = time.perf_counter(), False
         for number, batch in enumerate(source):
             item = (*copy(batch), state())
-            if number % _WEIGHED_EVERY == 0:
+            if is_light or number % _WEIGHED_EVERY == 0:
                 is_light = _is_light(batch)
             if not ready.put(item, time.perf_counter() - began, is_light=is_light):
                 break
@@ -309,8 +309,8 @@ def _is_light(batch: Any) -> bool:
     while parts and size <= _LIGHT_BYTES and looked_at <= _MOST_PARTS:
         part = parts.pop()
         looked_at += 1
-        if (found := getattr(part, "nbytes", None)) is not None:
-            size += found
+        if type(part) is Tensor and part.layout is torch.strided:
+            size += part.nbytes
         elif isinstance(part, Mapping):
             parts.extend(part.values())
         elif isinstance(part, list | tuple):

@@ -66,9 +66,15 @@ def test_a_machine_without_any_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    "gpus", [{"gpu_indices": [0]}, {"device_env": {"CUDA_VISIBLE_DEVICES": "GPU-8f2a"}}, {"gpu_indices": [0, 1]}]
+    "gpus",
+    [
+        {"gpu_indices": [0]},
+        {"device_env": {"CUDA_VISIBLE_DEVICES": "GPU-8f2a"}},
+        {"gpu_indices": [0, 1]},
+        {"gpu_count": 2, "device_env": {"CUDA_VISIBLE_DEVICES": ""}},  # its cluster gave it none
+    ],
 )
-def test_a_run_that_has_gpus_has_other_trouble(gpus: dict[str, Any]) -> None:
+def test_a_run_that_wants_gpus_has_other_trouble(gpus: dict[str, Any]) -> None:
     assert explain(died(NONE), plan(**gpus)) == died(NONE)
     broken = died("RuntimeError: CUDA error: no CUDA-capable device is detected")
     assert explain(broken, plan(**gpus)).trouble == patterns.DEVICE_BROKEN

@@ -22,9 +22,11 @@ from windlass.experiments.types import RunStatus
         '{"a": "ä"}'.encode("utf-16"),
         b"[" * 500 + b"]" * 500,
         b"-Infinity",
+        '{"a": "\ud800"}',
+        '{"a": "ä"}',
     ],
 )
-def test_what_is_json_is_read_as_the_standard_library_does(raw: bytes) -> None:
+def test_what_is_json_is_read_as_the_standard_library_does(raw: bytes | str) -> None:
     assert read_json(raw) == json.loads(raw)
 
 

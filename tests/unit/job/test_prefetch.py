@@ -117,6 +117,7 @@ def test_a_quick_source_rests_until_the_last_batch_is_taken(monkeypatch: pytest.
         (torch.zeros(1 << 20), False),
         ([torch.zeros(1 << 19)] * 2, False),
         ([0] * 100, False),
+        (torch.eye(3).to_sparse(), False),
         (object(), False),
     ],
 )
@@ -137,6 +138,22 @@ def test_more_of_light_batches_are_ready_if_nobody_said_how_many(
     eventually(lambda: len(made) == (2 + 17 if is_light else 5))
     eventually(lambda: feed._ready._resting_until == 0)  # type: ignore[attr-defined]
     assert len(made) == (2 + 17 if is_light else 5)
+
+
+def test_heavy_batches_among_light_ones_are_not_held_in_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handover, "QUICK_S", math.inf)
+    made: list[int] = []
+
+    def source() -> Iterator[Any]:
+        for number in range(1000):
+            made.append(number)
+            yield torch.zeros(1 << 20 if number > 8 else 1)
+
+    feed = iter(job.loader(source()))
+    for _ in range(3):
+        next(feed)
+    eventually(lambda: feed._ready._resting_until == 0)  # type: ignore[attr-defined]
+    assert len(made) == 10, "the first heavy one has no place beside the others"
 
 
 def test_a_break_ends_thread_and_source() -> None:

@@ -15,7 +15,7 @@ def read_json(raw: bytes | str) -> Any:
     """Raises ValueError and RecursionError."""
     try:
         return from_json(raw)
-    except ValueError:
+    except (ValueError, TypeError):
         return json.loads(raw)
 
 

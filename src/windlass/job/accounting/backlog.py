@@ -10,6 +10,7 @@ from then on.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
@@ -20,6 +21,7 @@ from torch import Tensor
 from windlass.job.accounting.clock import Clock
 
 MOST_STEPS = 1000
+_GRAPHS = "torch._inductor.cudagraph_trees"  # loaded when a compiled model is first recorded as graphs
 _MOST_BYTES = 4096  # of a kept tensor's memory: a part of a large one would keep the whole of it
 
 
@@ -126,6 +128,9 @@ class Backlog:
         return value
 
     def _can_wait(self, value: Tensor) -> bool:
+        # Compiled graphs give the memory of what they return to others, and forbid to read it then.
+        if _GRAPHS in sys.modules:
+            return False
         # Of other kinds of tensors (distributed ones) and of those of the inference mode it cannot be seen whether they
         # change. More than one number is an error that is raised where such a value is read.
         if not self._at:

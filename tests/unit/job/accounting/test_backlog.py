@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -55,6 +56,15 @@ def test_all_come_out_in_order_with_one_copy(backlog: Backlog, clock: Elsewhere)
     assert clock.copies == 1
     assert len(backlog) == 0
     assert backlog.can_keep
+
+
+def test_nothing_waits_where_a_compiled_model_is_replayed_as_graphs(
+    backlog: Backlog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert backlog.add(1, torch.tensor(1.5), None)
+    monkeypatch.setitem(sys.modules, "torch._inductor.cudagraph_trees", sys)
+    assert not backlog.add(2, torch.tensor(2.5), None)
+    assert not backlog.can_keep
 
 
 def test_numbers_alone_need_no_copy(backlog: Backlog, clock: Elsewhere) -> None:

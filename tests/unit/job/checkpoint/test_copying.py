@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch import nn  # noqa: E402
 
 from windlass.job.checkpoint import copying  # noqa: E402
 from windlass.job.checkpoint.checkpoints import checkpoints  # noqa: E402
-from windlass.job.checkpoint.copying import HostEnding, copy_now, has_free_core  # noqa: E402
+from windlass.job.checkpoint.copying import Copier, HostEnding, copy_now, has_free_core  # noqa: E402
 from windlass.job.checkpoint.folder import list_saved  # noqa: E402
 from windlass.job.checkpoint.layout import Move  # noqa: E402
 from windlass.job.checkpoint.loading import Contents  # noqa: E402
@@ -176,6 +177,18 @@ def test_what_is_copied_in_no_time_needs_no_thread(tmp_path: Path, count: int) -
             went_on.append(ckpt._snapshots._taken is not None and ckpt._snapshots._taken.copy.goes_on)
             ckpt._snapshots._hear(None)  # none is left out
     assert any(went_on) == (count == 1000)
+
+
+@pytest.mark.usefixtures("free_core")
+def test_little_is_not_left_to_the_next_step() -> None:
+    weight = nn.Parameter(torch.ones(1))
+    weight.grad = torch.ones(1)
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    with closing(Copier(optimizer, overlaps=True)) as copier:
+        assert not copier.can_overlap(1000), "the optimizer's step was not seen"
+        optimizer.step()
+        assert copier.can_overlap(1000)
+        assert copier.can_overlap(999) == torch.cuda.is_available()
 
 
 def test_an_update_waits_for_the_thread_that_copies(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,8 +91,8 @@ class Steps:
 
         Every process says so for every step. Numbers are read up to two steps later; then a loss or gradient that is
         no number is noticed, and under `on_nan: stop` SickStep is raised here, on all processes in the same step. One
-        process alone that is to go on reads them with those of the next step that is logged, or that ends 1.5 s later, if
-        it waits for the device anyway. Tensors that are changed in place meanwhile are not judged.
+        process alone that is to go on reads them with those of the next step that is logged, or that ends 1.5 s later,
+        if it waits for the device anyway. Tensors that are changed in place meanwhile are not judged.
         """
         self.number += 1
         logged = self.number % self._every == 0 or self.number == self._total

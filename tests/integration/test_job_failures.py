@@ -52,6 +52,17 @@ def run_ranks(body: str, count: int) -> list[Ended]:
     return [Ended(code=process.wait(), said=text) for process, text in zip(processes, said, strict=True)]
 
 
+# As where rank 0 hears of it long before the others do.
+SLOW_TO_PASS_ON = """
+import time
+from windlass.job import failures
+send = failures._send
+def send_slowly(connections, line):
+    for connection in connections:
+        send([connection], line)
+        time.sleep(0.5)
+failures._send = send_slowly
+"""
 WAIT = "dist.all_reduce(torch.ones(1))\n"
 
 
@@ -66,6 +77,15 @@ def test_a_rank_that_raises_ends_the_others(failing: int) -> None:
     for number, rank in enumerate(ranks):
         if number != failing:
             assert f"rank {failing} failed: ValueError: bad sample 17" in rank.said
+
+
+def test_rank_0_stays_until_all_have_heard_of_it() -> None:
+    ranks = run_ranks(
+        SLOW_TO_PASS_ON + "if process.rank == 1: raise ValueError('bad sample 17')\nwhile True: time.sleep(0.1)\n", 4
+    )
+    assert [rank.code for rank in ranks] == [1, 1, 1, 1]
+    for number in (0, 2, 3):
+        assert "rank 1 failed: ValueError: bad sample 17" in ranks[number].said
 
 
 def test_a_rank_that_raises_ends_ranks_that_compute() -> None:

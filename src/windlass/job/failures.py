@@ -21,6 +21,8 @@ from windlass.job.session import session
 _ANSWER_S = 3.0
 _LONGEST_REASON = 500
 _LINE = 4096
+# In rank 0's process: all have been sent the first failure. If it ended before, some would never hear of it.
+_passed_on = threading.Event()
 
 
 def listen() -> int:
@@ -80,9 +82,10 @@ class _Watch:
             print(f"windlass: {self._first}; rank {self._rank} ends too", file=sys.stderr)
             self._end()
 
-    @staticmethod
-    def _end() -> None:
+    def _end(self) -> None:
         """Leave without the farewells of a group in which others may never answer."""
+        if self._rank == 0 and self._first is not None:
+            _passed_on.wait(_ANSWER_S)
         session().flush()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -111,6 +114,7 @@ def _relay(server: socket.socket) -> None:
                 if first is None and b"\n" in ranks[sender]:
                     first = ranks[sender].partition(b"\n")[0] + b"\n"
                     _send([other for other in ranks if other is not sender] + [sender], first)
+                    _passed_on.set()
                 if not said or len(ranks[sender]) > _LINE:
                     ready.unregister(sender)
                     del ranks[sender]

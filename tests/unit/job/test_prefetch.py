@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import math
 import subprocess
 import sys
@@ -69,17 +70,17 @@ def test_an_error_of_the_source_comes_after_the_batches_before_it(prefetch: int)
         next(feed)
 
 
+def noting(made: list[Any], batches: Iterator[Any]) -> Iterator[Any]:
+    for batch in batches:
+        made.append(batch)
+        yield batch
+
+
 def test_the_source_works_ahead_but_not_further_than_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handover, "QUICK_S", 0.0)  # as one that takes its time
     monkeypatch.setattr(handover, "QUICKER", math.inf)
     made: list[int] = []
-
-    def source() -> Iterator[int]:
-        for number in range(100):
-            made.append(number)
-            yield number
-
-    feed = iter(job.loader(source(), prefetch=3))
+    feed = iter(job.loader(noting(made, iter(range(100))), prefetch=3))
     eventually(lambda: len(made) == 4)  # three are ready, one waits for room
     assert [next(feed), next(feed), next(feed)] == [0, 1, 2]  # the first ones say nothing of the source
     eventually(lambda: len(made) == 7)
@@ -94,13 +95,7 @@ def test_the_source_works_ahead_but_not_further_than_asked(monkeypatch: pytest.M
 def test_a_quick_source_rests_until_the_last_batch_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handover, "QUICK_S", math.inf)
     made: list[int] = []
-
-    def source() -> Iterator[int]:
-        for number in range(100):
-            made.append(number)
-            yield number
-
-    feed = iter(job.loader(source(), prefetch=3))
+    feed = iter(job.loader(noting(made, iter(range(100))), prefetch=3))
     eventually(lambda: feed._ready._resting_until == 0)  # type: ignore[attr-defined]
     assert [next(feed), next(feed)] == [0, 1]
     assert len(made) == 4  # one is left, and the thread sleeps
@@ -125,14 +120,8 @@ def test_more_of_light_batches_are_ready_if_nobody_said_how_many(
     batch: Any, is_light: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(handover, "QUICK_S", math.inf)
-    made: list[int] = []
-
-    def source() -> Iterator[Any]:
-        for number in range(1000):
-            made.append(number)
-            yield batch
-
-    feed = iter(job.loader(source()))
+    made: list[Any] = []
+    feed = iter(job.loader(noting(made, itertools.repeat(batch))))
     eventually(lambda: len(made) == 3)
     next(feed), next(feed)
     eventually(lambda: len(made) == (2 + 17 if is_light else 5))
@@ -142,14 +131,9 @@ def test_more_of_light_batches_are_ready_if_nobody_said_how_many(
 
 def test_heavy_batches_among_light_ones_are_not_held_in_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handover, "QUICK_S", math.inf)
-    made: list[int] = []
-
-    def source() -> Iterator[Any]:
-        for number in range(1000):
-            made.append(number)
-            yield torch.zeros(1 << 20 if number > 8 else 1)
-
-    feed = iter(job.loader(source()))
+    made: list[Any] = []
+    batches = (torch.zeros(1 << 20 if number > 8 else 1) for number in range(1000))
+    feed = iter(job.loader(noting(made, batches)))
     for _ in range(3):
         next(feed)
     eventually(lambda: feed._ready._resting_until == 0)  # type: ignore[attr-defined]

@@ -37,6 +37,15 @@ def interpreter_with(framework: str) -> str:
 
 def losses(installation: Installation, *command: str, processes: int) -> list[float]:
     """By rank, as the processes print them."""
+    state, text = run(installation, *command, processes=processes)
+    assert state == "succeeded", text
+    said = sorted((int(rank), int(world), float(loss)) for rank, world, loss in SAID.findall(text))
+    assert [(rank, world) for rank, world, _ in said] == [(rank, processes) for rank in range(processes)], text
+    return [loss for _, _, loss in said]
+
+
+def run(installation: Installation, *command: str, processes: int) -> tuple[str, str]:
+    """Its state at the end, and what it has printed."""
     with installation.client() as client:
         run = client.submit(
             command=list(command),
@@ -46,11 +55,7 @@ def losses(installation: Installation, *command: str, processes: int) -> list[fl
             env={"JAX_PLATFORMS": "cpu"},
             retry={"max": 0},
         ).wait(timeout=250)
-        text = "\n".join(line.text for line in run.logs())
-    assert run.state == "succeeded", text
-    said = sorted((int(rank), int(world), float(loss)) for rank, world, loss in SAID.findall(text))
-    assert [(rank, world) for rank, world, _ in said] == [(rank, processes) for rank in range(processes)], text
-    return [loss for _, _, loss in said]
+        return run.state, "\n".join(line.text for line in run.logs())
 
 
 @pytest.mark.parametrize("framework", ["jax", "tensorflow", "xgboost", "lightning", "accelerate", "transformers"])
@@ -63,5 +68,13 @@ def test_two_processes_end_where_one_does(installation: Installation, framework:
 def test_a_launcher_in_the_command_finds_its_size_by_itself(installation: Installation) -> None:
     python, script = interpreter_with("accelerate"), "accelerate_train.py"
     [alone] = losses(installation, python, script, processes=1)
-    both = losses(installation, python, "-m", "torch.distributed.run", script, processes=2)
-    assert both == pytest.approx([alone, alone], rel=1e-3)
+    command = (python, "-m", "torch.distributed.run", script)
+    for _ in range(5):
+        state, text = run(installation, *command, processes=2)
+        # Processes that Windlass begins wait for the threads of gloo at their end, those of a launcher do not: torch
+        # aborts some of them after their work is done (windlass/agent/quiet.py).
+        if state == "succeeded" or "terminate called without an active exception" not in text:
+            break
+    assert state == "succeeded", text
+    assert sorted(float(loss) for *_, loss in SAID.findall(text)) == pytest.approx([alone, alone], rel=1e-3)
+    assert {(rank, world) for rank, world, _ in SAID.findall(text)} == {("0", "2"), ("1", "2")}

@@ -16,6 +16,7 @@ import time
 import types
 from typing import Any, Sequence
 
+from .quiet import settle_at_exit
 from .stacksignal import listen
 from .target import Target
 
@@ -29,6 +30,7 @@ def run_target(target: Target, argv: Sequence[str], program: str) -> None:
         sys.orig_argv[:] = list(argv)
     _open_streams(target.unbuffered)
     listen()
+    settle_at_exit()
     _renew_inherited_state()
     _install_fresh_main()
     _forget_ourselves()

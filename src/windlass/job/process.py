@@ -15,6 +15,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from windlass.agent.quiet import settle
 from windlass.job.failures import listen, watch
 from windlass.job.session import session
 
@@ -90,3 +91,4 @@ def _join(device: torch.device, timeout_s: float) -> None:
 def _leave() -> None:
     if dist.is_initialized():
         dist.destroy_process_group()
+    settle()

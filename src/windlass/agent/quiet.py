@@ -14,6 +14,7 @@ import sys
 import time
 
 _NAME = b"pt_gloo_runloop"
+_SWITCHES = (b"voluntary_ctxt_switches", b"nonvoluntary_ctxt_switches")
 _LOOK_S = 0.001
 _MOST_S = 2.0
 
@@ -38,9 +39,9 @@ def settle(most_s: float = _MOST_S) -> None:
         time.sleep(_LOOK_S)
 
 
-def _look() -> dict[str, tuple[bytes, bytes]]:
+def _look() -> dict[str, tuple[object, ...]]:
     """Of each of the threads: its state, and how often it has given up a processor."""
-    found: dict[str, tuple[bytes, bytes]] = {}
+    found: dict[str, tuple[object, ...]] = {}
     try:
         threads = os.listdir("/proc/self/task")
     except OSError:
@@ -51,7 +52,6 @@ def _look() -> dict[str, tuple[bytes, bytes]]:
                 said = dict(line.split(b":\t", 1) for line in file.read().splitlines() if b":\t" in line)
         except OSError:
             continue  # it has just ended
-        if said[b"Name"] == _NAME:
-            switches = said[b"voluntary_ctxt_switches"] + b" " + said[b"nonvoluntary_ctxt_switches"]
-            found[thread] = (said[b"State"][:1], switches)
+        if said.get(b"Name") == _NAME:
+            found[thread] = (said.get(b"State", b"")[:1], tuple(map(said.get, _SWITCHES)))
     return found

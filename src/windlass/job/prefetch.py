@@ -202,7 +202,7 @@ class Feed(Iterator[Batch]):
         copy = _copier(device)
         # The thread knows the queue and the source, not this object: else it would never be dropped.
         self._thread = threading.Thread(
-            target=_fill, args=(self._ready, source, copy, state), name="windlass-loader", daemon=True
+            target=_fill, args=(self._ready, source, device, copy, state), name="windlass-loader", daemon=True
         )
         _at_work[self._thread] = self._ready
         self._thread.start()
@@ -237,9 +237,15 @@ class Feed(Iterator[Batch]):
 
 
 def _fill(
-    ready: Handover, source: Iterator[Any], copy: Callable[[Any], tuple[Any, Copied | None]], state: Callable[[], Any]
+    ready: Handover,
+    source: Iterator[Any],
+    device: torch.device,
+    copy: Callable[[Any], tuple[Any, Copied | None]],
+    state: Callable[[], Any],
 ) -> None:
     try:
+        if device.type == "cuda":
+            torch.cuda.set_device(device)  # of this thread: sources make things on "cuda" too
         began, is_light = time.perf_counter(), False
         for number, batch in enumerate(source):
             item = (*copy(batch), state())
@@ -287,12 +293,12 @@ def moved(batch: Any, device: torch.device, made: list[Tensor] | None = None) ->
     if device.type == "cpu":
         return batch  # it is there already: nothing to look for in it
     if isinstance(batch, Tensor):
-        if device.type == "cuda" and batch.device.type == "cpu":
+        if device.type == "cuda" and batch.device.type == "cpu" and batch.layout is torch.strided:
             there = batch.pin_memory().to(device, non_blocking=True)
         else:
             there = batch.to(device)
         if made is not None and there is not batch:
-            made.append(there)
+            made.extend(_memory_of(there))
         return there
     if isinstance(batch, Mapping):
         return {key: moved(part, device, made) for key, part in batch.items()}
@@ -301,6 +307,17 @@ def moved(batch: Any, device: torch.device, made: list[Tensor] | None = None) ->
     if isinstance(batch, list | tuple):
         return type(batch)(moved(part, device, made) for part in batch)
     return batch
+
+
+def _memory_of(tensor: Tensor) -> list[Tensor]:
+    """What of it lies somewhere: of sparse ones nobody can be told who uses them."""
+    if tensor.layout is torch.sparse_coo:
+        return [tensor._indices(), tensor._values()]
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    return [tensor]
 
 
 def _is_light(batch: Any) -> bool:

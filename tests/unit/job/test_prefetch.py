@@ -129,6 +129,24 @@ def test_more_of_light_batches_are_ready_if_nobody_said_how_many(
     assert len(made) == (2 + 17 if is_light else 5)
 
 
+@pytest.mark.filterwarnings("ignore:Sparse")
+@pytest.mark.parametrize(
+    "layout", [torch.strided, torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc]
+)
+def test_what_is_told_of_a_tensor_is_all_that_it_holds(layout: torch.layout) -> None:
+    blocks = (2, 2) if layout in (torch.sparse_bsr, torch.sparse_bsc) else None
+    tensor = torch.eye(4) if layout is torch.strided else torch.eye(4).to_sparse(layout=layout, blocksize=blocks)
+    memory = prefetch._memory_of(tensor)
+    assert all(part.layout is torch.strided for part in memory)
+    if layout is torch.strided:
+        assert memory == [tensor]
+    elif layout is torch.sparse_coo:
+        assert torch.sparse_coo_tensor(*memory, (4, 4)).to_dense().equal(torch.eye(4))
+    else:
+        held, other, values = memory
+        assert torch.sparse_compressed_tensor(held, other, values, (4, 4), layout=layout).to_dense().equal(torch.eye(4))
+
+
 def test_heavy_batches_among_light_ones_are_not_held_in_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handover, "QUICK_S", math.inf)
     made: list[Any] = []

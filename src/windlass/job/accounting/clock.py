@@ -81,7 +81,11 @@ class CudaClock:
     def capture(self, value: Tensor | float) -> Tensor | float:
         if isinstance(value, Tensor) and value.is_cuda:
             # Into pinned memory, which torch takes by itself for a copy that does not block.
-            return value.detach().to("cpu", torch.float32, non_blocking=True)
+            value = value.detach()
+            if value.device != self._device:
+                # Of another GPU of this process: marks are in the order of this one. A copy waits in that of both.
+                value = value.to(self._device, non_blocking=True)
+            return value.to("cpu", torch.float32, non_blocking=True)
         return float(value.item() if isinstance(value, Tensor) else value)
 
     def is_there(self, value: Tensor) -> bool:

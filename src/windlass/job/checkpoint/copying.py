@@ -59,12 +59,12 @@ class HostEnding:
         self._thread.start()
 
     def precede(self) -> None:
-        began = time.perf_counter()
-        self._thread.join()
-        self._held_up_s = time.perf_counter() - began
+        self.wait()
 
     def wait(self) -> None:
+        began = time.perf_counter()
         self._thread.join()
+        self._held_up_s += time.perf_counter() - began
 
     def held_up_s(self, step_s: float) -> float:  # noqa: ARG002
         return self._held_up_s

@@ -149,9 +149,9 @@ class Snapshots:
         """At the end of a step, before all else: what was copied beside it is complete now, and is used."""
         if self._taken is None:
             return
-        began = time.monotonic()
         taken, self._taken = self._taken, None
-        is_whole = taken.copy.finish()
+        is_whole = taken.copy.finish()  # on a GPU the host may wait, and training does not
+        began = time.monotonic()
         taken.spent_s += taken.copy.held_up_s(self.pace.step_s)
         if is_whole:
             self._record(taken)
@@ -177,7 +177,7 @@ class Snapshots:
         self._is_closed = True
         if self._taken is not None:  # left by an exception: nobody can be asked any more
             taken, self._taken = self._taken, None
-            if taken.copy.finish():
+            if _is_whole(taken.copy):
                 self._record(taken)
                 if taken.reason is not None:
                     self._order(taken)
@@ -352,3 +352,11 @@ class Snapshots:
         if torn:
             self._copier.give_up_overlapping()
         return bool(torn)
+
+
+def _is_whole(copy: Copy) -> bool:
+    """As far as can be told: where the device has failed, all that is asked of it fails."""
+    try:
+        return copy.finish()
+    except RuntimeError:
+        return False

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -82,15 +83,16 @@ def test_the_optimizer_waits_for_the_copy(tmp_path: Path, monkeypatch: pytest.Mo
     went_on = []
     with checkpoints(model=model, optimizer=optimizer, folder=tmp_path, every=4, memory=1, overlap=True) as ckpt:
         for step in ckpt.steps(9):
-            ckpt.wait()
+            went_on.append(ckpt._snapshots._taken is not None)
             optimizer.zero_grad()
             model().backward()
             optimizer.step()
-            went_on.append(ckpt._snapshots._taken is not None)
+            ckpt._snapshots._hear(None)  # none is left out
             for copy in memory.copies(0):
                 values = memory.read(copy)["__0_0.distcp"]
                 assert copy.step <= step
                 assert bytes(torch.full((1000,), float(copy.step)).numpy().tobytes()) in values.numpy().tobytes()
+    assert any(went_on)
     assert [saved.manifest.step for saved in list_saved(tmp_path)] == [9, 8, 4]
     for saved in list_saved(tmp_path):
         state = {"model.weight": torch.zeros(1000), "model.seen": torch.zeros(())}
@@ -141,6 +143,32 @@ def test_an_optimizer_that_is_never_seen_is_not_trusted(tmp_path: Path) -> None:
             assert ckpt._snapshots._taken is None
             ckpt.wait()
     assert [saved.manifest.step for saved in list_saved(tmp_path)] == [3, 2, 1]
+
+
+def test_a_device_that_fails_leaves_the_error_of_the_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late_device: None
+) -> None:
+    def fail(_: Late) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(Late, "precede", fail)
+    monkeypatch.setattr(Late, "wait", fail)
+    hooks = MagicMock()
+    monkeypatch.setattr(copying, "register_optimizer_step_pre_hook", hooks)
+    model, optimizer = made()
+    model().backward()
+
+    def train() -> None:
+        with checkpoints(model=model, optimizer=optimizer, folder=tmp_path, every=1, overlap=True) as ckpt:
+            ckpt._snapshots._copier._before_update(optimizer)
+            ckpt.step(1)
+            assert ckpt._snapshots._taken is not None
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        train()
+    hooks.return_value.remove.assert_called_once_with()
+    assert list_saved(tmp_path) == []
 
 
 @pytest.mark.usefixtures("free_core")
@@ -231,10 +259,14 @@ def test_copies_beside_the_work_of_a_gpu_are_whole(tmp_path: Path) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0, maximize=True)
     for parameter in model:
         parameter.grad = torch.ones_like(parameter)
+    went_on = []
     with checkpoints(model=model, optimizer=optimizer, folder=tmp_path, every=3, keep=9, overlap=True) as ckpt:
         for _ in ckpt.steps(10):
-            ckpt.wait()
+            went_on.append(ckpt._snapshots._taken is not None)
             optimizer.step()
+            ckpt._snapshots._hear(None)  # none is left out
+    assert any(went_on)
+    assert [saved.manifest.step for saved in list_saved(tmp_path)] == [10, 9, 6, 3]
     for saved in list_saved(tmp_path):
         state = {f"model.{number}": torch.zeros(32 << 20) for number in range(8)}
         Contents(saved.path).read_tensors(state)

@@ -5,9 +5,9 @@ the difference, so everything that slows training counts: the copy, and what the
 round has every arm once. Speeds of writing and reading are over those of plain files of the same size, right before
 them. Both are read cold: the page cache was told to forget them, and the machine has rested since, for a virtual one
 gives memory that is free for some seconds back to its host: a plain read into pages that were free a moment ago is up
-to six times as fast as one that has to fetch pages first, as whoever goes on after a restart does. Both are shown. The
-checkpoint that is loaded has one before it, as in most runs. With a GPU the state is there: `--gb 16.2` is that of a
-model of 1.3 billion parameters.
+to six times as fast as one that has to fetch pages first, as whoever goes on after a restart does. Both are compared
+without a rest as well. The checkpoint that is loaded has one before it, as in most runs. With a GPU the state is there:
+`--gb 16.2` is that of a model of 1.3 billion parameters.
 """
 
 from __future__ import annotations
@@ -260,12 +260,12 @@ def our_write(training: Training, ours: Checkpoints, step: int) -> float:
     return float(answer["size_bytes"]) / float(answer["took_s"]) / 1e9
 
 
-def our_read(size: int, device: torch.device, folder: Path) -> tuple[float, Training]:
+def our_read(size: int, device: torch.device, folder: Path, *, rest_s: float = _REST_S) -> tuple[float, Training]:
     """GB/s of finding, verifying and loading the newest checkpoint into new objects."""
     fresh = Training(size, device)
     newest = list_saved(folder)[0]
     forget([path for path in newest.path.iterdir() if path.is_file()])
-    time.sleep(_REST_S)
+    time.sleep(rest_s)
     began = time.perf_counter()
     with checkpoints(model=fresh.model, optimizer=fresh.optimizer, folder=folder, every="1000h") as ckpt:
         fresh.settle()
@@ -350,6 +350,7 @@ def measure_speeds(report: Report, training: Training, folder: Path, ours: Check
         "raw read",
         "raw read, direct",
         "our read",
+        "our read, no rest",
     )
     rates: dict[str, list[float]] = {name: [] for name in names}
     for number in range(rounds):
@@ -363,16 +364,21 @@ def measure_speeds(report: Report, training: Training, folder: Path, ours: Check
         time.sleep(_REST_S)
         rates["raw read"].append(raw_read(folder / "raw"))
         (folder / "raw").unlink()  # the disk need not hold all of it at once
-        rate, fresh = our_read(size, training.device, folder / "ours")
-        rates["our read"].append(rate)
-        if not same(training, fresh):
-            raise AssertionError("what was loaded is not what was saved")
-        del fresh
+        for name, rest_s in (("our read, no rest", 0.0), ("our read", _REST_S)):
+            rate, fresh = our_read(size, training.device, folder / "ours", rest_s=rest_s)
+            rates[name].append(rate)
+            if not same(training, fresh):
+                raise AssertionError("what was loaded is not what was saved")
+            del fresh
         tell(f"round {number + 1}/{rounds}  " + "  ".join(f"{k}: {v[-1]:.3g} GB/s" for k, v in rates.items()))
     # Of neighbours in time: disks of virtual machines are at times twice as fast as at others.
     persist, load, load_no_rest = (
         statistics.median(our / raw for our, raw in zip(rates[ours], rates[theirs], strict=True))
-        for ours, theirs in (("our write", "raw write"), ("our read", "raw read"), ("our read", "raw read, no rest"))
+        for ours, theirs in (
+            ("our write", "raw write"),
+            ("our read", "raw read"),
+            ("our read, no rest", "raw read, no rest"),
+        )
     )
     report.figures |= {
         "loaded_equal": Figure(value=1.0, target=1.0, better="higher"),  # or it would not have come here

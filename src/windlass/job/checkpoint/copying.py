@@ -189,7 +189,7 @@ class Copier:
 def has_free_core() -> bool:
     """Whether training leaves one of this machine's cores to others: where it keeps all of them busy, whatever goes on
     beside it holds it up."""
-    processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    processes = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
     return processes * torch.get_num_threads() < len(os.sched_getaffinity(0))
 
 

@@ -1,7 +1,7 @@
 """Reading a checkpoint's files, several at once, each hashed as it comes in and handed on: `read_files`.
 
-Past the page cache, which would cost a copy of every byte, unless what is read lies there already, or somebody will
-read it again. Loads no torch.
+Past the page cache, which would cost a copy of every byte, where threads enough wait for the disk; unless what is read
+lies there already, or somebody will read it again. Loads no torch.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from windlass.job.checkpoint.folder import Damaged, lost_is_damaged
 from windlass.job.checkpoint.writing import finish
 
 PIECE = 1 << 20  # what was hashed is still in the core's own cache when it is copied
-# Files at once: while some wait for the disk, others are hashed. More of them than cores, so that files of one size, of
-# which there are a few more than cores, end together.
-MOST_LANES = 16
+# Files at once: while some wait for the disk, others are hashed.
+_MOST_LANES = 16
+# With fewer cores than that the kernel, which reads ahead, keeps a disk busier than threads that hash in between.
+_CORES_FOR_A_DISK = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,23 @@ class Intake:
 
     file: PartFile
     is_read_again: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """How to read. `past_cache`: what nobody reads again."""
+
+    lanes: int
+    past_cache: bool
+
+
+def decide_way(files: int, cores: int, local_ranks: int) -> Way:
+    """For one of so many ranks that share the machine."""
+    mine = max(1, cores // max(1, local_ranks))
+    # Of threads that read past the cache, more than cores, for they wait.
+    past_cache = mine >= _CORES_FOR_A_DISK
+    most = _MOST_LANES if past_cache else mine + 2
+    return Way(lanes=max(1, min(files, most)), past_cache=past_cache)
 
 
 class Lane(Protocol):
@@ -45,7 +63,7 @@ class Lane(Protocol):
         """So many bytes of that file, from byte `at`, are in the last buffer."""
 
 
-def read_files(folder: Path, intakes: Sequence[Intake], lanes: Sequence[Lane]) -> None:
+def read_files(folder: Path, intakes: Sequence[Intake], lanes: Sequence[Lane], *, past_cache: bool = True) -> None:
     """Damaged if one is not what was saved; lanes may have got some of it. When this returns or raises, nobody reads
     any more."""
     # The largest first: none of them is alone at the end.
@@ -53,12 +71,14 @@ def read_files(folder: Path, intakes: Sequence[Intake], lanes: Sequence[Lane]) -
     lock, stop = threading.Lock(), threading.Event()
     with ThreadPoolExecutor(len(lanes)) as pool:
         try:
-            finish([pool.submit(_work, folder, queue, lane, lock, stop) for lane in lanes])
+            finish([pool.submit(_work, folder, queue, lane, past_cache, lock, stop) for lane in lanes])
         finally:
             stop.set()  # whoever waits here may be interrupted
 
 
-def _work(folder: Path, queue: Iterator[Intake], lane: Lane, lock: threading.Lock, stop: threading.Event) -> None:
+def _work(
+    folder: Path, queue: Iterator[Intake], lane: Lane, past_cache: bool, lock: threading.Lock, stop: threading.Event
+) -> None:
     try:
         while not stop.is_set():
             with lock:
@@ -66,7 +86,7 @@ def _work(folder: Path, queue: Iterator[Intake], lane: Lane, lock: threading.Loc
             if intake is None:
                 return
             with lost_is_damaged(f"{folder.name}/{intake.file.name}"):
-                found = _hashed(folder / intake.file.name, intake, lane, stop)
+                found = _hashed(folder / intake.file.name, intake, lane, past_cache, stop)
             if found not in (None, intake.file.sha256):
                 raise Damaged(f"the bytes of {folder.name}/{intake.file.name} are not those that were saved")
     except BaseException:
@@ -74,10 +94,10 @@ def _work(folder: Path, queue: Iterator[Intake], lane: Lane, lock: threading.Loc
         raise
 
 
-def _hashed(path: Path, intake: Intake, lane: Lane, stop: threading.Event) -> str | None:
+def _hashed(path: Path, intake: Intake, lane: Lane, past_cache: bool, stop: threading.Event) -> str | None:
     """The hash of what was read; None if others have failed meanwhile."""
     digest, at, size = hashlib.sha256(), 0, intake.file.size_bytes
-    source = _Source(path, direct=not intake.is_read_again and not _is_cached(path, size))
+    source = _Source(path, direct=past_cache and not intake.is_read_again and not _is_cached(path, size))
     with contextlib.closing(source):
         while at < size and not stop.is_set():
             buffer = lane.buffer()

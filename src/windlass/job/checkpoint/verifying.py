@@ -7,6 +7,7 @@ So tensors may hold bytes of a damaged checkpoint afterwards: whoever calls this
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from windlass.job.checkpoint.folder import METADATA, Damaged, Saved, check_sizes
 from windlass.job.checkpoint.loading import Contents, Part
 from windlass.job.checkpoint.peers import Peers
 from windlass.job.checkpoint.placing import Lanes, Stretch
-from windlass.job.checkpoint.reading import MOST_LANES, Intake, read_files
+from windlass.job.checkpoint.reading import Intake, decide_way, read_files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,12 +174,13 @@ def _read(saved: Saved, shares: Sequence[Share], parts: Sequence[Part]) -> _Read
     ]
     if not intakes:
         return _Reading(left=left)
+    way = decide_way(len(intakes), len(os.sched_getaffinity(0)), int(os.environ.get("LOCAL_WORLD_SIZE") or 1))
     problem: str | None = None
     failure: OSError | None = None
     lanes: Lanes | None = None
     try:
-        with closing(Lanes(stretches, min(MOST_LANES, len(intakes)))) as lanes:
-            read_files(saved.path, intakes, lanes.all)
+        with closing(Lanes(stretches, way.lanes)) as lanes:
+            read_files(saved.path, intakes, lanes.all, past_cache=way.past_cache)
     except Damaged as damage:
         problem = str(damage)
     except OSError as error:

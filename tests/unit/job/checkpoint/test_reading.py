@@ -17,7 +17,7 @@ import pytest
 from windlass.core.manifest import PartFile
 from windlass.job.checkpoint import reading
 from windlass.job.checkpoint.folder import Damaged
-from windlass.job.checkpoint.reading import PIECE, Intake, read_files
+from windlass.job.checkpoint.reading import PIECE, Intake, Way, decide_way, read_files
 
 
 class Collector:
@@ -158,3 +158,19 @@ def test_whoever_is_interrupted_leaves_nobody_reading(tmp_path: Path, monkeypatc
 
 def test_nothing_to_read(tmp_path: Path) -> None:
     read_files(tmp_path, [], [Collector()])
+
+
+@pytest.mark.parametrize(
+    ("files", "cores", "local_ranks", "way"),
+    [
+        (20, 64, 4, Way(lanes=16, past_cache=True)),
+        (10, 64, 4, Way(lanes=10, past_cache=True)),
+        (20, 64, 16, Way(lanes=6, past_cache=False)),
+        (20, 2, 1, Way(lanes=4, past_cache=False)),
+        (20, 2, 4, Way(lanes=3, past_cache=False)),
+        (1, 2, 0, Way(lanes=1, past_cache=False)),
+        (0, 2, 1, Way(lanes=1, past_cache=False)),
+    ],
+)
+def test_few_cores_leave_it_to_the_kernel_to_read_ahead(files: int, cores: int, local_ranks: int, way: Way) -> None:
+    assert decide_way(files, cores, local_ranks) == way

@@ -17,6 +17,7 @@ from torch import Tensor
 from windlass.job.checkpoint.arena import Arena
 from windlass.job.checkpoint.reading import PIECE
 
+_WORTH_A_READ = 128 << 10  # less than that comes with its neighbours, and is copied
 _BUFFERS_FOR_GPU = 3  # one is read into, one is on its way, and one more, for neither to wait
 
 
@@ -89,6 +90,19 @@ class PlacingLane:
         for device, stream in self._streams.items():
             # What was begun with the targets before, such as their making, comes first.
             stream.wait_stream(torch.cuda.current_stream(device))
+
+    def target(self, name: str, at: int) -> memoryview | None:
+        ordered = self._stretches.get(name)
+        found = ordered.between(at, at + PIECE) if ordered is not None else ()
+        here = [stretch for stretch in found if stretch.start <= at < stretch.end]
+        if len(here) != 1 or here[0].target.is_cuda:
+            return None
+        size = min(PIECE, here[0].end - at)
+        if size < _WORTH_A_READ or any(at < stretch.start < at + size for stretch in found):
+            return None  # or some of it belongs elsewhere too
+        self.has_changed = self.has_changed or here[0].is_held
+        place = here[0].target.data_ptr() + at - here[0].start
+        return memoryview((ctypes.c_char * size).from_address(place)).cast("B")
 
     def buffer(self) -> memoryview:
         self._number = (self._number + 1) % len(self._buffers)

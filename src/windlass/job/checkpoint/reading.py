@@ -56,6 +56,9 @@ def decide_way(files: int, cores: int, local_ranks: int) -> Way:
 class Lane(Protocol):
     """Where bytes go; of one thread."""
 
+    def target(self, name: str, at: int) -> memoryview | None:
+        """Where bytes of that file belong from `at` on, if they can be read to their place at once: PIECE at most."""
+
     def buffer(self) -> memoryview:
         """PIECE bytes to read into, from the beginning of a page. May wait for what was read into it before."""
 
@@ -100,12 +103,14 @@ def _hashed(path: Path, intake: Intake, lane: Lane, past_cache: bool, stop: thre
     source = _Source(path, direct=past_cache and not intake.is_read_again and not _is_cached(path, size))
     with contextlib.closing(source):
         while at < size and not stop.is_set():
-            buffer = lane.buffer()
+            target = None if source.is_direct else lane.target(intake.file.name, at)  # of no certain place or size
+            buffer = lane.buffer() if target is None else target
             count = source.read(buffer, at)
             if count == 0:
                 break
             digest.update(buffer[:count])
-            lane.place(intake.file.name, at, count)
+            if target is None:
+                lane.place(intake.file.name, at, count)
             at += count
     return None if stop.is_set() else digest.hexdigest()
 
@@ -116,16 +121,16 @@ class _Source:
     def __init__(self, path: Path, *, direct: bool) -> None:
         self._path = path
         self._fd = -1
-        self._direct = direct
+        self.is_direct = direct
         self._open()
 
     def read(self, buffer: memoryview, at: int) -> int:
-        if self._direct and at % BLOCK:  # after less than was asked for
+        if self.is_direct and at % BLOCK:  # after less than was asked for
             self._reopen()
         try:
             return os.preadv(self._fd, [buffer], at)
         except OSError:
-            if not self._direct:
+            if not self.is_direct:
                 raise
             self._reopen()  # a file system that wants other sizes, or other memory; what is really wrong comes again
             return os.preadv(self._fd, [buffer], at)
@@ -134,18 +139,18 @@ class _Source:
         os.close(self._fd)
 
     def _reopen(self) -> None:
-        before, self._direct = self._fd, False
+        before, self.is_direct = self._fd, False
         self._open()
         os.close(before)  # now: if it cannot be opened again, `close` closes this one
 
     def _open(self) -> None:
         flags = os.O_RDONLY | os.O_CLOEXEC
-        if self._direct:
+        if self.is_direct:
             try:
                 self._fd = os.open(self._path, flags | os.O_DIRECT)
                 return
             except OSError:
-                self._direct = False  # tmpfs and some network file systems refuse; else so does the next line
+                self.is_direct = False  # tmpfs and some network file systems refuse; else so does the next line
         self._fd = os.open(self._path, flags)
         os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
 

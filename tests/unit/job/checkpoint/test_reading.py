@@ -25,6 +25,9 @@ class Collector:
         self.memory = mmap.mmap(-1, PIECE)
         self.got: dict[str, bytearray] = {}
 
+    def target(self, name: str, at: int) -> memoryview | None:  # noqa: ARG002
+        return None
+
     def buffer(self) -> memoryview:
         return memoryview(self.memory)
 
@@ -68,6 +71,33 @@ def test_all_bytes_are_handed_on(is_cold: bool, is_read_again: bool, lanes: int,
     read_files(tmp_path, [Intake(file=file, is_read_again=is_read_again) for file in files], collectors)
     got = {name: content for collector in collectors for name, content in collector.got.items()}
     assert got == {file.name: (tmp_path / file.name).read_bytes() for file in files if file.size_bytes}
+
+
+class Knower(Collector):
+    """Has places for some of the bytes, of odd sizes."""
+
+    def __init__(self, files: Sequence[PartFile]) -> None:
+        super().__init__()
+        self.places = {file.name: bytearray(file.size_bytes) for file in files}
+        self.asked = 0
+
+    def target(self, name: str, at: int) -> memoryview | None:
+        self.asked += 1
+        return memoryview(self.places[name])[at : at + 1001] if at // 1000 % 2 == 0 else None
+
+    def place(self, name: str, at: int, count: int) -> None:
+        self.places[name][at : at + count] = self.memory[:count]
+
+
+@pytest.mark.parametrize("past_cache", [True, False])
+def test_bytes_come_to_places_that_are_known(past_cache: bool, tmp_path: Path) -> None:
+    files = saved(tmp_path, [1001, PIECE + 1234])
+    forget(tmp_path)
+    knower = Knower(files)
+    read_files(tmp_path, [Intake(file=file) for file in files], [knower], past_cache=past_cache)
+    assert knower.places == {file.name: (tmp_path / file.name).read_bytes() for file in files}
+    if not past_cache:
+        assert knower.asked > len(files)
 
 
 @pytest.mark.parametrize("at", [0, PIECE, 2 * PIECE + 16])

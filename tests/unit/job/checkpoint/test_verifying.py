@@ -21,11 +21,12 @@ from torch import nn  # noqa: E402
 from tests.unit.job.checkpoint.meeting import Meeting, ThreadPeers  # noqa: E402
 from windlass.core.errors import InvalidInput  # noqa: E402
 from windlass.core.manifest import MANIFEST, PartFile  # noqa: E402
-from windlass.job.checkpoint import reading  # noqa: E402
+from windlass.job.checkpoint import placing, reading  # noqa: E402
 from windlass.job.checkpoint.checkpoints import checkpoints  # noqa: E402
 from windlass.job.checkpoint.folder import list_saved  # noqa: E402
 from windlass.job.checkpoint.loading import Contents, Part  # noqa: E402
 from windlass.job.checkpoint.placing import Lanes, Stretch  # noqa: E402
+from windlass.job.checkpoint.reading import PIECE  # noqa: E402
 from windlass.job.checkpoint.restoring import LiveState, NoWayBack, find_good  # noqa: E402
 from windlass.job.checkpoint.state import TrainingState  # noqa: E402
 from windlass.job.checkpoint.verifying import Needed, decide_shares, verify  # noqa: E402
@@ -103,6 +104,39 @@ def test_lanes_know_room_from_what_held_something() -> None:
     lane.place("f", 0, 5)
     lanes.close()
     assert not lanes.has_changed
+
+
+def test_large_tensors_are_read_into_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placing, "_WORTH_A_READ", 4)
+    memory = torch.zeros(40, dtype=torch.uint8)
+    alone, twice, small = (Stretch(start=s, target=memory[s:e]) for s, e in ((3, 13), (20, 30), (30, 33)))
+    shared = Stretch(start=28, target=memory[33:38])
+    lanes = Lanes({"f": [alone, twice, small, shared]}, 1)
+    (lane,) = lanes.all
+
+    def ends(at: int, name: str = "f") -> int | None:
+        view = lane.target(name, at)
+        return None if view is None else at + view.nbytes
+
+    asked = [0, 2, 3, 9, 10, 13, 20, 27, 28, 30]
+    assert [ends(at) for at in asked] == [None, None, 13, 13, None, None, None, None, None, None]
+    assert ends(3, "other") is None
+    assert lane.has_changed
+    view = lane.target("f", 4)
+    assert view is not None
+    view[:] = bytes(range(4, 13))
+    lanes.close()
+    assert memory.tolist() == [0] * 4 + list(range(4, 13)) + [0] * 27
+
+
+def test_pieces_of_a_tensor_are_no_larger_than_of_a_file() -> None:
+    target = torch.zeros(PIECE + PIECE // 2, dtype=torch.uint8)
+    lanes = Lanes({"f": [Stretch(start=0, target=target, is_held=False)]}, 1)
+    (lane,) = lanes.all
+    views = [lane.target("f", at) for at in (0, PIECE, PIECE + PIECE // 4)]
+    assert [view.nbytes for view in views if view is not None] == [PIECE, PIECE // 2, PIECE // 4]
+    assert not lane.has_changed
+    lanes.close()
 
 
 def trained(folder: Path, *steps: int) -> None:

@@ -10,6 +10,8 @@ import subprocess
 import uuid
 from pathlib import Path
 
+from sqlalchemy import create_engine, text
+
 from windlass.controller.compactor import Compactor
 from windlass.core.clock import SystemClock
 from windlass.db.database import Database
@@ -68,3 +70,14 @@ def fill_theirs(python: Path, url: str, what: str, whose: str, count: int) -> No
     done = subprocess.run(command, env=dict(os.environ), capture_output=True, text=True, check=False, timeout=900)
     if done.returncode != 0:
         raise RuntimeError(f"MLflow's database could not be filled:\n{done.stderr[-2000:]}")
+
+
+def let_settle(*urls: str) -> None:
+    """PostgreSQL looks at what has come into its tables within a minute (autovacuum), which nobody waits for here.
+    Until then its plans are those of empty tables."""
+    for url in urls:
+        if url.startswith("postgresql"):
+            engine = create_engine(url, isolation_level="AUTOCOMMIT")
+            with engine.connect() as connection:
+                connection.execute(text("VACUUM (ANALYZE)"))
+            engine.dispose()

@@ -101,7 +101,7 @@ def _compare(report: Report, folder: Path, python: Path, size: Size, name: str, 
             size=size,
             urls={"windlass": server.url, "mlflow": url, "at once": at_once.url},
             ours=ours or sqlite_url(server.home / "windlass.db"),
-            theirs=_for_mlflow(theirs),
+            theirs=theirs,
             at_once=at_once,
         )
         rows = list(contest.rows())
@@ -123,7 +123,7 @@ class Contest:
     size: Size
     urls: Mapping[str, str]
     ours: str  # database
-    theirs: str
+    theirs: str  # as our driver is told of it
     at_once: AtOnce
 
     def rows(self) -> Iterator[Row]:
@@ -153,7 +153,8 @@ class Contest:
         for count in self.size.runs:
             ours, theirs = (self._ask(arm, "new_experiment", f"search-{count}") for arm in ("windlass", "mlflow"))
             filling.fill_runs(self.ours, ours, count)
-            filling.fill_theirs(self.python, self.theirs, "runs", theirs, count)
+            filling.fill_theirs(self.python, _for_mlflow(self.theirs), "runs", theirs, count)
+            filling.let_settle(self.ours, self.theirs)
             self._learn("/runs/search", "POST", "runs/search", {"experiment_ids": [ours], **SEARCH})
             took = _joined(self._all("search_runs", count, self.size.searches))
             yield _row(
@@ -163,7 +164,8 @@ class Contest:
     def _chart(self) -> Iterator[Row]:
         ids = {arm: self._ask(arm, "begin_run") for arm in ("windlass", "mlflow")}
         filling.fill_chart(self.ours, ids["windlass"], self.size.chart)
-        filling.fill_theirs(self.python, self.theirs, "chart", ids["mlflow"], self.size.chart)
+        filling.fill_theirs(self.python, _for_mlflow(self.theirs), "chart", ids["mlflow"], self.size.chart)
+        filling.let_settle(self.ours, self.theirs)
         took = {arm: self._ask(arm, "chart", run_id, 10) for arm, run_id in ids.items()}
         ms = {arm: 1000 * percentile(found, 0.95) for arm, found in took.items()}
         yield _row("chart_p95", f"chart of {self.size.chart} points, p95, ms", ms, "lower", 1 / 20)

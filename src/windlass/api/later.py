@@ -11,6 +11,8 @@ from fastapi.concurrency import run_in_threadpool
 from starlette.routing import BaseRoute, Match, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from windlass.core import garbage
+
 
 class Later(BaseRoute):
     """`prefixes`: of their paths, which no other route has."""
@@ -31,6 +33,7 @@ class Later(BaseRoute):
             routes = list(await run_in_threadpool(self._load))
             self._router = Router(routes=routes, redirect_slashes=False)
             self.plain = _plain(routes)
+            garbage.set_aside()
         await self._router(scope, receive, send)
 
 

@@ -118,6 +118,7 @@ def _sqlite_engine(url: str, pool_size: int) -> Engine:
         poolclass=QueuePool,
         pool_size=pool_size,
         max_overflow=64,
+        pool_use_lifo=True,  # who was used last has most of what is asked for in its cache
         # Transactions are begun below, by hand: the driver's own begin is neither deferred nor immediate.
         connect_args={"check_same_thread": False, "isolation_level": None, "timeout": _BUSY_TIMEOUT_MS / 1000},
     )
@@ -157,7 +158,9 @@ def _use_wal(cursor: Any) -> None:
 
 
 def _postgres_engine(url: str, pool_size: int) -> Engine:
-    engine = create_engine(url, pool_size=pool_size, max_overflow=32, connect_args=postgres_patience(url))
+    patience = postgres_patience(url)
+    # Who was used last knows the tables and has the statements prepared.
+    engine = create_engine(url, pool_size=pool_size, max_overflow=32, pool_use_lifo=True, connect_args=patience)
 
     @event.listens_for(engine, "checkin")
     def _put_back(_connection: Any, record: Any) -> None:

@@ -117,5 +117,6 @@ def _held_by(dialect: str) -> CompoundSelect[Any]:
 def _is_one(column: ColumnElement[str], dialect: str) -> ColumnElement[bool]:
     """Of the ids that are given."""
     if dialect == "postgresql":
-        return column == func.any(cast(bindparam("ids"), ARRAY(Text)))
+        # Not `= ANY`: in a prepared statement that is one comparison for each id and row, where a table is read whole.
+        return column.in_(select(func.unnest(cast(bindparam("ids"), ARRAY(Text)))))
     return column.in_(select(func.json_each(bindparam("ids")).table_valued("value").c.value))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 
 import uvicorn
 
+from windlass.core import garbage
 from windlass.core.errors import InvalidInput
 from windlass.server import homefolder
 from windlass.server.compose import OpenEngines, Parts, compose
@@ -68,6 +69,7 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        garbage.set_aside()
         self._on_ready()
 
     def handle_exit(self, sig: int, frame: object) -> None:

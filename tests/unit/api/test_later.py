@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Sequence
 
 import httpx
@@ -82,3 +83,20 @@ def test_an_endpoint_that_fails_leaves_the_next_one_alone() -> None:
     watched = Watched([Route("/late/bad", _fail), Route("/late/one", _tell)])
     told = watched.ask(("GET", "/late/one"), ("GET", "/late/bad"), ("GET", "/late/one"))
     assert [status for status, _ in told] == [200, 500, 200]
+
+
+def test_what_is_loaded_is_no_matter_of_collecting_garbage() -> None:
+    class Loaded:
+        pass
+
+    thing = Loaded()
+
+    async def tell(_request: Request) -> Response:
+        return Response(str(thing in gc.get_objects()))
+
+    watched = Watched([Route("/late", tell)])
+    assert thing in gc.get_objects()
+    try:
+        assert watched.ask(("GET", "/late")) == [(200, "False")]
+    finally:
+        gc.unfreeze()

@@ -68,6 +68,7 @@ class Recorder:
         self._about_to_write = about_to_write
         self._noted: dict[str, float] = {}
         self._sampled: dict[str, float] = {}
+        self._told: dict[str, tuple[float, float]] = {}  # when what it prints was told first, and last
         self._late = LateEnvironments()
         self._before: dict[str, AttemptRecord] = {}  # by the id of the attempt after it
 
@@ -106,6 +107,7 @@ class Recorder:
     def forget(self, attempt_id: str) -> None:
         self._noted.pop(attempt_id, None)
         self._sampled.pop(attempt_id, None)
+        self._told.pop(attempt_id, None)
         self._before.pop(attempt_id, None)
 
     def _caught_up(self, work: Sequence[Work]) -> list[tuple[AttemptRecord, dict[str, Any]]]:
@@ -143,6 +145,7 @@ class Recorder:
             if isinstance(decision, EndAttempt):
                 # The last points first: whoever sees the end sees them too.
                 commit_spooled(tx, points.get(item.attempt.id, []), now=now, ending=True)
+                self._tell_printed(tx, item, item.seen.usage or item.attempt.usage)
                 places = item.seen.log_dirs or item.attempt.log_dirs
                 commit.commit_end(tx, item.run, item.attempt, decision, self._prices, now=now, log_dirs=places)
 
@@ -178,14 +181,22 @@ class Recorder:
             usage = usages.get(item.attempt.id)
             if usage is None:
                 continue
-            is_due = now - self._sampled.get(item.attempt.id, 0.0) >= SAMPLE_EVERY_S
-            if is_due:
+            if now - self._sampled.get(item.attempt.id, 0.0) >= SAMPLE_EVERY_S:
                 self._sampled[item.attempt.id] = now
                 if points := system_points(usage):
                     log_points(tx, item.run.id, points)
-            # What it says last is what will be shown of it from then on.
-            if (is_due or item.seen.phase is Phase.ENDED) and (printed := read_printed(usage.get("printed"))):
-                note_printed(tx, item.run.id, printed, attempt=item.attempt.number)
+            first, last = self._told.get(item.attempt.id, (now, 0.0))
+            # Soon after the first, since that says little; then ever less often.
+            if now - last >= min(SAMPLE_EVERY_S, (now - first) / 2) and self._tell_printed(tx, item, usage):
+                self._told[item.attempt.id] = (first, now)
+
+    def _tell_printed(self, tx: Connection, item: Work, usage: Mapping[str, Any] | None) -> bool:
+        """How far it says it is in what it prints. At the end of an attempt with that end, whatever was told before:
+        nobody looks at its usage again, and that is what will be shown of it from then on."""
+        printed = read_printed((usage or {}).get("printed"))
+        if printed is not None:
+            note_printed(tx, item.run.id, printed, attempt=item.attempt.number)
+        return printed is not None
 
     def _last(self, item: Work) -> float:
         return self._noted.get(item.attempt.id, 0.0)

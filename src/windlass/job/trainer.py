@@ -71,10 +71,11 @@ class Trainer:
     steps: int | None = None  # how long: so many steps, or
     epochs: int | None = None  # so many times the data; neither: once
     plan: Plan | str | Mapping[str, Any] | None = None  # None: the run's own
+    batch: int | None = None  # samples of a step, of all processes, in equal parts: `auto` chooses a plan that cuts it so
     schedule: Callable[[int], float] | None = None  # of the steps done: what the learning rates are multiplied with
     evaluate_every: int | None = None  # steps; None: after the last one only
     tokens_per_step: int | None = None  # of all processes, for the figures
-    samples_per_step: int | None = None
+    samples_per_step: int | None = None  # None: `batch`
     log_every: int | None = None
     prefetch: int | None = None  # as of `job.loader`
     # How often ("10m", 500 steps), or arguments of `job.checkpoints`, {} for as the spec says. None: nothing is saved.
@@ -96,7 +97,7 @@ class Trainer:
         `optimizer` may also be a function that calls `job.optimizer` itself. All processes must have the same number of
         batches. An iterator serves one epoch; a list, a DataLoader or a function of `parallel` any number.
         """
-        parallel = parallelize(model, self.plan, loss=loss)
+        parallel = parallelize(model, self.plan, loss=loss, batch=self.batch)
         if isinstance(optimizer, type):
             kind, optimizer = optimizer, lambda parallel: make_optimizer(parallel, kind, **options)
         chosen = optimizer(parallel)
@@ -115,7 +116,7 @@ class Trainer:
                 total=fit.total,
                 first=fit.step,
                 tokens_per_step=self.tokens_per_step,
-                samples_per_step=self.samples_per_step,
+                samples_per_step=self.samples_per_step or self.batch,
                 every=self.log_every,
             )
             with fit.meter:

@@ -329,13 +329,13 @@ def schedule_of(settings: Settings) -> Callable[[int], float]:
 def parallel_of(settings: Settings, plan: Plan | str) -> Parallel:
     """The model, spread. The same first weights everywhere, and by whatever plan."""
     tied = settings.tied
-    if isinstance(plan, Plan):
-        plan = replace(plan, clip=plan.clip or settings.clip)
-        if tied is None and plan.pipeline > 1:
-            tied = False  # the two ends are on different processes
+    if isinstance(plan, Plan) and tied is None and plan.pipeline > 1:
+        tied = False  # the two ends are on different processes
     torch.manual_seed(settings.seed)
     model = GPT(config_of(settings, tied=tied))
-    parallel = job.parallelize(model, plan, loss=loss_of)
+    parallel = job.parallelize(model, plan, loss=loss_of, batch=settings.batch)
+    # Afterwards, since only then a plan that the planner chooses is there.
+    parallel.plan = replace(parallel.plan, clip=parallel.plan.clip or settings.clip)
     model.head_in_loss = parallel.plan.tensor == parallel.plan.pipeline == 1
     return parallel
 

@@ -11,7 +11,16 @@ torch = pytest.importorskip("torch")
 
 from tests.unit.job.processes import run_processes  # noqa: E402
 from windlass.core.errors import InvalidInput  # noqa: E402
-from windlass.job.recipes.gpt import GPT, GPTConfig, Settings, config_of, loss_of, schedule_of  # noqa: E402
+from windlass.core.plan import Plan  # noqa: E402
+from windlass.job.recipes.gpt import (  # noqa: E402
+    GPT,
+    GPTConfig,
+    Settings,
+    config_of,
+    loss_of,
+    parallel_of,
+    schedule_of,
+)
 
 pytestmark = pytest.mark.torch
 
@@ -130,6 +139,21 @@ def test_the_schedule() -> None:
     assert max(rates) == pytest.approx(1.0)
     assert rates[60] == pytest.approx(0.55)
     assert rates[110] == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("plan", ["auto", "data=1"])
+def test_gradients_are_clipped_whoever_chose_the_plan(plan: str) -> None:
+    assert parallel_of(Settings(layers=1), plan).plan.clip == 1.0
+    assert parallel_of(Settings(layers=1, clip=0.5), plan).plan.clip == 0.5
+    assert parallel_of(Settings(layers=1), Plan(clip=2.0)).plan.clip == 2.0
+
+
+def test_a_plan_is_chosen_that_divides_the_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    params = {"steps": 2, "layers": 1, "batch": 15, "evaluate_batches": 1}
+    monkeypatch.setenv("WINDLASS_PARAMS", json.dumps(params))
+    monkeypatch.setenv("WINDLASS_PLAN", "auto")
+    outputs = run_processes(SCRIPT, tmp_path, count=2)
+    assert "tensor=2" in outputs[0] and "clip=1" in outputs[0]
 
 
 @pytest.mark.timeout(900)

@@ -2,10 +2,12 @@
 
 It is in every step of a training. Taking what is there costs the loop neither a lock nor, mostly, the waking of a
 thread, which takes tens of microseconds and the interpreter besides: a thread that makes all batches in no time rests
-until the last one is taken. It holds one more meanwhile, so the loop does not come to wait for it. Of light ones more
-may be there than of others: the thread is woken so much less often. One that now and then takes its time, for the next
-file, keeps the queue full. The first ones say nothing of that: files are opened for them, memory is pinned and devices
-are set up, while the loop does the like.
+until the last one is taken. It holds one more meanwhile, so the loop does not come to wait for it. One that now and
+then takes its time, for the next file, keeps the queue full. The first ones say nothing of that: files are opened for
+them, memory is pinned and devices are set up, while the loop does the like.
+
+Of light ones that are made quickly on the whole there may be more than of others, and some are left when the thread is
+woken: enough for a thread that takes its time, or that a busy machine lets wait for a processor.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ Item: TypeAlias = tuple[Any, Any, Any]
 QUICK_S = 0.001
 QUICKER = 4  # times as quick as they are taken is quick as well: the next one is there long before it is wanted
 CAREFUL = 1000  # batches after one that was not made quickly
+_RECENT = 16  # batches, about, that the mean time of making one is of
 
 
 class Handover:
@@ -30,6 +33,7 @@ class Handover:
         self._changed = threading.Condition()
         self._put = 0  # so many so far
         self._taken_in_s = 0.0  # each, while the maker rested last
+        self._made_in_s = 0.0  # each, lately
         self._careful = 0  # for so many batches
         self._resting_until: int | None = None  # the maker waits for so few to be left
         self._hungry = False  # the taker waits
@@ -40,14 +44,17 @@ class Handover:
         """Waits for room; False: nobody wants more."""
         self._put += 1
         is_first = self._put <= self._size + 1  # so many are made before the maker first rests
-        is_slow = made_in_s >= max(QUICK_S, self._taken_in_s / QUICKER)
-        if is_slow and not is_first:
-            self._careful = CAREFUL
+        slow_s = max(QUICK_S, self._taken_in_s / QUICKER)
+        if is_first:
+            made_in_s = 0.0
+        self._made_in_s += (made_in_s - self._made_in_s) / _RECENT
+        self._careful = CAREFUL if made_in_s >= slow_s else max(0, self._careful - 1)
+        if is_light and not is_first and self._made_in_s < slow_s:
+            room, left = self._of_light, self._of_light // 4
         else:
-            self._careful = max(0, self._careful - 1)
-        room = self._size if self._careful or is_first or not is_light else self._of_light
+            room, left = self._size, self._size - 1 if self._careful else 0
         if len(self._items) >= room:
-            self._rest(self._size - 1 if self._careful else 0)
+            self._rest(left)
         if self._closed:
             return False
         self._items.append(item)

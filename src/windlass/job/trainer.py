@@ -71,7 +71,9 @@ class Trainer:
     steps: int | None = None  # how long: so many steps, or
     epochs: int | None = None  # so many times the data; neither: once
     plan: Plan | str | Mapping[str, Any] | None = None  # None: the run's own
-    batch: int | None = None  # samples of a step, of all processes, in equal parts: `auto` chooses a plan that cuts it so
+    batch: int | None = (
+        None  # samples of a step, of all processes, in equal parts: `auto` chooses a plan that cuts it so
+    )
     schedule: Callable[[int], float] | None = None  # of the steps done: what the learning rates are multiplied with
     evaluate_every: int | None = None  # steps; None: after the last one only
     tokens_per_step: int | None = None  # of all processes, for the figures

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from windlass.job.handover import CAREFUL, Handover
+from windlass.job.handover import CAREFUL, QUICK_S, Handover
 
 SLOW_S = 1000.0  # also beside how long a test takes them
 
@@ -107,6 +107,41 @@ def test_of_light_ones_more_are_there_once_the_first_were_quick() -> None:
     assert len(handover._items) == 4
     handover.close()
     assert not handover.put(("x", None, None), 0.0, is_light=True)
+
+
+def _rest_of_light_ones(handover: Handover, *, late_s: float = 0.0) -> tuple[int, int | None]:
+    """How many are there when the maker rests, one of which took that long, and how few have to be left."""
+
+    def make() -> None:
+        for made_in_s in (late_s, *[0.0] * 50):
+            if not handover.put(("x", None, None), made_in_s, is_light=True):
+                break
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    while handover._resting_until is None:
+        pass
+    found = len(handover._items), handover._resting_until
+    handover.close()
+    thread.join()
+    return found
+
+
+@pytest.mark.parametrize("late_s", [0.0, 15 * QUICK_S])
+def test_some_light_ones_are_left_for_a_maker_that_is_late_now_and_then(late_s: float) -> None:
+    handover = Handover(2, of_light=16)
+    for _ in range(3):
+        handover.put(("x", None, None), 0.0)
+        handover.take()
+    assert _rest_of_light_ones(handover, late_s=late_s) == (16, 4)
+
+
+def test_light_ones_whose_mean_is_long_are_few() -> None:
+    handover = Handover(2, of_light=16)
+    for _ in range(3):
+        handover.put(("x", None, None), 0.0)
+        handover.take()
+    assert _rest_of_light_ones(handover, late_s=SLOW_S) == (2, 1)
 
 
 @pytest.mark.parametrize(("is_light", "made_in_s"), [(False, 0.0), (True, SLOW_S)])

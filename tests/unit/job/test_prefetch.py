@@ -125,7 +125,7 @@ def test_more_of_light_batches_are_ready_if_nobody_said_how_many(
     eventually(lambda: len(made) == 3)
     next(feed), next(feed)
     eventually(lambda: len(made) == (2 + 17 if is_light else 5))
-    eventually(lambda: feed._ready._resting_until == 0)  # type: ignore[attr-defined]
+    eventually(lambda: feed._ready._resting_until == (4 if is_light else 0))  # type: ignore[attr-defined]
     assert len(made) == (2 + 17 if is_light else 5)
 
 

@@ -107,7 +107,7 @@ def _compare(report: Report, folder: Path, python: Path, size: Size, name: str, 
         rows = list(contest.rows())
     for row in rows:
         figure = Figure(value=row.ours / row.theirs, target=row.target, better=row.better)
-        report.figures[f"{name.lower()}_{row.key}_vs_mlflow"] = figure
+        report.figures[row.key if ours is None else f"{row.key}_on_postgres"] = figure
     report.tables.append(
         Table(
             title=f"The mlflow client with either server, {name}",
@@ -139,15 +139,16 @@ class Contest:
         for clients in self.size.clients:
             found = self._all("log_batch", clients, self.size.batch_s)
             rates = {arm: statistics.median(rates) for arm, rates in found.items()}
-            yield _row(f"log_batch_{clients}", f"log_batch, {clients} clients, points/s", rates, "higher", 10.0)
+            yield _row(f"ingest_vs_mlflow_{clients}", f"log_batch, {clients} clients, points/s", rates, "higher", 10.0)
         took = _joined(self._all("log_metric", self.size.calls))
         for share in (0.5, 0.99):
             ms = {arm: 1000 * percentile(found, share) for arm, found in took.items()}
-            yield _row(f"log_metric_p{share * 100:.0f}", f"log_metric p{share * 100:.0f}, ms", ms, "lower", 0.2)
+            what = f"log_metric_p{share * 100:.0f}"
+            yield _row(f"{what}_vs_mlflow", f"{what.replace('_p', ' p')}, ms", ms, "lower", 0.2)
 
     def _starts(self) -> Iterator[Row]:
         took = _joined(self._all("start_run", self.size.calls // 4))
-        yield _row("start_run", "start of a run, ms", _medians(took), "lower", 1 / 3)
+        yield _row("start_run_vs_mlflow", "start of a run, ms", _medians(took), "lower", 1 / 3)
 
     def _searches(self) -> Iterator[Row]:
         for count in self.size.runs:
@@ -157,9 +158,8 @@ class Contest:
             filling.let_settle(self.ours, self.theirs)
             self._learn("/runs/search", "POST", "runs/search", {"experiment_ids": [ours], **SEARCH})
             took = _joined(self._all("search_runs", count, self.size.searches))
-            yield _row(
-                f"search_{count}", f"search_runs over {count} runs of 20 metrics, ms", _medians(took), "lower", 0.1
-            )
+            key = "search_runs_vs_mlflow" if count == 1_000 else f"search_runs_{count}_vs_mlflow"
+            yield _row(key, f"search_runs over {count} runs of 20 metrics, ms", _medians(took), "lower", 0.1)
 
     def _chart(self) -> Iterator[Row]:
         ids = {arm: self._ask(arm, "begin_run") for arm in ("windlass", "mlflow")}
@@ -168,13 +168,15 @@ class Contest:
         filling.let_settle(self.ours, self.theirs)
         took = {arm: self._ask(arm, "chart", run_id, 10) for arm, run_id in ids.items()}
         ms = {arm: 1000 * percentile(found, 0.95) for arm, found in took.items()}
-        yield _row("chart_p95", f"chart of {self.size.chart} points, p95, ms", ms, "lower", 1 / 20)
+        yield _row("chart_1m_vs_mlflow", f"chart of {self.size.chart} points, p95, ms", ms, "lower", 1 / 20)
 
     def _artifacts(self) -> Iterator[Row]:
         moved = self._all("artifact", self.size.megabytes, arms=("windlass", "mlflow"))
         for place, way in enumerate(("up", "down")):
             seconds = {arm: statistics.median(part[place] for part in parts) for arm, parts in moved.items()}
-            yield _row(f"artifact_{way}", f"artifact of {self.size.megabytes} MB {way}, s", seconds, "lower", 1.0)
+            yield _row(
+                f"artifact_{way}_vs_mlflow", f"artifact of {self.size.megabytes} MB {way}, s", seconds, "lower", 1.0
+            )
 
     def _all(self, *words: object, arms: Sequence[str] | None = None) -> dict[str, list[Any]]:
         found: dict[str, list[Any]] = {arm: [] for arm in arms or self.urls}

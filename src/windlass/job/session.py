@@ -72,6 +72,7 @@ class Session:
         self.params = Params(_mapping("WINDLASS_PARAMS", environ.get("WINDLASS_PARAMS", "")))
         self._plan = environ.get("WINDLASS_PLAN", "").strip()
         self._checkpoint = environ.get("WINDLASS_CHECKPOINT", "")
+        self._checkpoint_dir = environ.get("WINDLASS_CHECKPOINT_DIR")
         self._model_dir = environ.get("SM_MODEL_DIR")
         self._gate = AlertGate()
         folder = environ.get("WINDLASS_NODE_DIR")
@@ -104,6 +105,11 @@ class Session:
         folder = Path(self._model_dir or "output").absolute()
         folder.mkdir(parents=True, exist_ok=True)
         return folder
+
+    @property
+    def checkpoint_dir(self) -> Path:
+        """Of the run, the same for all its attempts; `checkpoints` in the output folder where none is given."""
+        return Path(self._checkpoint_dir or self.output_dir / "checkpoints").absolute()
 
     def note_metrics(self, step: int, values: Mapping[str, float]) -> None:
         """What we have measured of a save of `step`, maybe long after it, or in a process that does not train: for the

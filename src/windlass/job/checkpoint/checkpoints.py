@@ -42,7 +42,6 @@ from windlass.job.session import session
 if TYPE_CHECKING:
     from windlass.job.checkpoint.stores.tier import StoreTier
 
-FOLDER = "WINDLASS_CHECKPOINT_DIR"
 STOPPED = 128 + signal.SIGTERM  # as a shell says of a process that ended because of it
 _EXCHANGE_EVERY_S = 0.05
 _MOST_CALLS = 8  # between two exchanges: the next steps may be longer than the last
@@ -76,7 +75,7 @@ def checkpoints(
     """
     given = {"scheduler": scheduler, "scaler": scaler, **(others or {})}
     state = TrainingState(model, optimizer, {name: one for name, one in given.items() if one is not None}, loader)
-    place = folder or os.environ.get(FOLDER) or session().output_dir / "checkpoints"
+    place = folder or session().checkpoint_dir
     wanted = session().wanted_checkpoints
     interval = Interval(wanted.get("every", "10m") if every is None else every)
     in_store = {**wanted, "store": store} if store is not None else wanted

@@ -16,15 +16,12 @@ from typing import Any
 from windlass.job.checkpoint.adopting import Adopter, Unsteady
 from windlass.job.session import session
 
-_FOLDER = "WINDLASS_CHECKPOINT_DIR"
-
 
 class Registration:
     """One thread, one after another: the copy must not keep the training waiting."""
 
     def __init__(self) -> None:
-        folder = os.environ.get(_FOLDER) or session().output_dir / "checkpoints"
-        self._adopter = Adopter(Path(folder).absolute(), session().wanted_checkpoints)
+        self._adopter = Adopter(session().checkpoint_dir, session().wanted_checkpoints)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="windlass-adopting")
 
     def newest(self) -> str | None:

@@ -12,7 +12,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -52,41 +52,58 @@ class Unsteady(Exception):
 class Adopter:
     """For one process of a run. Its uploader, if the run has a store, lives until `close`."""
 
-    def __init__(self, folder: Path, wanted: Mapping[str, Any], *, mine: Session | None = None) -> None:
+    def __init__(
+        self, folder: Path, wanted: Mapping[str, Any], *, mine: Session | None = None, disk: Disk | None = None
+    ) -> None:
         _refuse_encoding(wanted)
         self._session = mine or session()
         self._folder = folder / ADOPTED
         self._folder.mkdir(parents=True, exist_ok=True)
         self._keep = kept(wanted)
-        self._disk = Disk()
+        self._disk = disk or Disk()
         self._announcer = Announcer(self._folder, mine=self._session)
         self._store = _Store(wanted, self._folder, self._keep, self._session) if wanted.get("store") else None
         self._announcer.look()
 
-    def take(self, source: Path, *, step: int | None = None, metrics: Mapping[str, float] | None = None) -> int | None:
-        """A file or a folder with all in it. The step: as given, in its name, or the next. None: it is here already.
+    def take(
+        self,
+        *sources: Path,
+        step: int | None = None,
+        metrics: Mapping[str, float] | None = None,
+        reason: SaveReason = SaveReason.INTERVAL,
+    ) -> int | None:
+        """Files, and folders with all in them, as one checkpoint. The step: as given, in their names, or the next.
+        None: it is here already.
 
-        Raises Unsteady if somebody still writes it; nothing is kept then. Raises OSError.
+        Raises Unsteady if somebody still writes them; nothing is kept then. Raises OSError.
         """
         found = list_saved(self._folder)
-        number = step_in(source.name) if step is None else step
+        number = step_in(sources[0].name) if step is None else step
         if number is not None and any(saved.manifest.step == number for saved in found):
-            return None  # the same step of the same run: whichever was first is as good
+            return None  # the same step of the same run: whichever was first is as good; `left_out` says of what
         newest = found[0].manifest.step if found else 0
         saving = self._folder / saving_name(newest + 1 if number is None else number, secrets.token_hex(4))
         try:
-            files = self._copy(source, saving)
+            files = self._copy(sources, saving)
             if number is None:
                 if found and found[0].manifest.files == files:
                     discard(saving, self._disk)
                     return None
                 number = newest + 1
-            self._commit(saving, self._manifest(number, files, metrics or {}))
+            self._commit(saving, self._manifest(number, files, metrics or {}, reason))
         except BaseException:
             discard(saving, self._disk)
             raise
         self.look()
         return number
+
+    def left_out(self, *sources: Path, step: int) -> list[str]:
+        """The files of these that the checkpoint of that step has not got: they came when it had been taken."""
+        for saved in list_saved(self._folder):
+            if saved.manifest.step == step:
+                here = {Path(file.name).name for file in saved.manifest.files}
+                return [name for name, _ in files_of(*sources) if Path(name).name not in here]
+        return []
 
     def hold(self, source: Path, step: int) -> Path:
         """What `source` is now, under a name of our own, so that it may be removed before it is taken; `let_go` ends
@@ -95,8 +112,8 @@ class Adopter:
         try:
             for name, path in files_of(source):
                 held = holding / source.name / name if source.is_dir() else holding / name
-                held.parent.mkdir(parents=True, exist_ok=True)
-                os.link(path, held)
+                self._disk.make_dir(held.parent)
+                self._disk.link(path, held)
         except OSError:
             discard(holding, self._disk)
             raise
@@ -137,14 +154,16 @@ class Adopter:
             self._store.close(wait_s=wait_s)
         self._announcer.look()
 
-    def _copy(self, source: Path, saving: Path) -> tuple[PartFile, ...]:
-        before = signature_of(source)
-        if not before:
-            raise Unsteady(f"{source} is not there")
+    def _copy(self, sources: Sequence[Path], saving: Path) -> tuple[PartFile, ...]:
+        before = {source: signature_of(source) for source in sources}
+        for source, signature in before.items():
+            if not signature:
+                raise Unsteady(f"{source} is not there")
         self._disk.make_dir(saving)
-        files = tuple(self._copy_file(path, saving, name) for name, path in files_of(source))
-        if signature_of(source) != before:
-            raise Unsteady(f"{source} has changed while it was copied")
+        files = tuple(self._copy_file(path, saving, name) for name, path in files_of(*sources))
+        for source, signature in before.items():
+            if signature_of(source) != signature:
+                raise Unsteady(f"{source} has changed while it was copied")
         return files
 
     def _copy_file(self, source: Path, saving: Path, name: str) -> PartFile:
@@ -167,13 +186,15 @@ class Adopter:
             raise Unsteady(f"{source} was removed while it was copied") from None
         return PartFile(name=name, size_bytes=at, sha256=digest.hexdigest())
 
-    def _manifest(self, step: int, files: tuple[PartFile, ...], metrics: Mapping[str, float]) -> Manifest:
+    def _manifest(
+        self, step: int, files: tuple[PartFile, ...], metrics: Mapping[str, float], reason: SaveReason
+    ) -> Manifest:
         return Manifest(
             run_id=self._session.run_id,
             attempt=self._session.attempt,
             step=step,
             created_at=time.time(),
-            reason=SaveReason.INTERVAL,
+            reason=reason,
             world_size=self._session.world_size,
             plan="",
             files=files,
@@ -277,14 +298,17 @@ def step_in(name: str) -> int | None:
     return number if number < _MOST_STEPS else None
 
 
-def files_of(source: Path) -> Iterator[tuple[str, Path]]:
-    """Names inside the checkpoint, and where they are now."""
-    if not source.is_dir():
-        yield source.name, source
-        return
-    for path in sorted(source.rglob("*")):
-        if path.is_file():
-            yield path.relative_to(source).as_posix(), path
+def files_of(*sources: Path) -> Iterator[tuple[str, Path]]:
+    """Names inside the checkpoint, and where they are now. Of a single folder what is in it; of several files and
+    folders, each by its name, or from the folder that they have in common."""
+    if len(sources) == 1 and sources[0].is_dir():
+        root = sources[0]
+    else:
+        root = Path(os.path.commonpath([source.absolute().parent for source in sources]))
+    for source in sources:
+        inside = sorted(path for path in source.rglob("*") if path.is_file()) if source.is_dir() else [source]
+        for path in inside:
+            yield Path(os.path.relpath(path, root)).as_posix(), path
 
 
 def signature_of(source: Path) -> tuple[tuple[str, int, int], ...]:

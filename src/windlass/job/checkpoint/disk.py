@@ -76,6 +76,9 @@ class Disk:
     def rename(self, path: Path, to: Path) -> None:
         self._deaths.at(lambda: os.rename(path, to))
 
+    def link(self, path: Path, to: Path) -> None:
+        self._deaths.at(lambda: os.link(path, to))
+
     def remove(self, path: Path) -> None:
         self._deaths.at(lambda: path.unlink(missing_ok=True))
 

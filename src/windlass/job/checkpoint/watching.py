@@ -1,7 +1,8 @@
 """The watcher: a process beside a run's first rank that takes what the rank saves by itself into the catalogue.
 
 `checkpoint: {watch: "out/*.pt"}` in the spec. A file, or a folder with all in it, counts as finished when nothing of it
-has changed for a while, or when the rank is over; one that is renamed into its place is taken like any other.
+has changed for a while, or when the rank is over; one that is renamed into its place is taken like any other. Files of
+one step are one checkpoint.
 """
 
 from __future__ import annotations
@@ -11,17 +12,20 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from windlass.agent.kernel import give_way
-from windlass.job.checkpoint.adopting import Adopter, Unsteady, signature_of
+from windlass.agent.layout import metrics_spool
+from windlass.job.checkpoint.adopting import Adopter, Unsteady, signature_of, step_in
+from windlass.job.checkpoint.logged import Logged
 from windlass.job.session import session
 
-FOLDER = "WINDLASS_CHECKPOINT_DIR"
 _LOOK_EVERY_S = 1.0
 _SETTLED_AFTER_S = 3.0
+_TOGETHER_WITHIN_S = 60.0  # what another pattern has of the same step is waited for so long
+_AGAIN_AFTER_S = 30.0  # after an error: a full disk, say
 _UNFINISHED = (".tmp", ".partial", ".part", ".temp", ".lock")
 
 Signature = tuple[tuple[str, int, int], ...]
@@ -31,29 +35,87 @@ Signature = tuple[tuple[str, int, int], ...]
 class Sight:
     signature: Signature
     since: float  # that it looks like this
+    pattern: int = 0  # the number of the one that names it
+
+    @property
+    def written_ns(self) -> int:
+        return max((time_ns for *_, time_ns in self.signature), default=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """What makes one checkpoint: all that is of one step, or all whose names tell none."""
+
+    step: int | None
+    sights: Mapping[Path, Sight]
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        return tuple(sorted(self.sights))
+
+    @property
+    def signatures(self) -> dict[Path, Signature]:
+        return {path: sight.signature for path, sight in self.sights.items()}
+
+    @property
+    def since(self) -> float:
+        return max(sight.since for sight in self.sights.values())
+
+    @property
+    def written_ns(self) -> int:
+        return max(sight.written_ns for sight in self.sights.values())
 
 
 class Watcher:
-    def __init__(self, patterns: Iterable[str], adopter: Adopter) -> None:
-        self._patterns = list(patterns)
+    def __init__(self, patterns: Sequence[str], adopter: Adopter, logged: Logged | None = None) -> None:
+        self._patterns = patterns
         self._adopter = adopter
+        self._logged = logged
         self._seen: dict[Path, Sight] = {}
         self._taken: dict[Path, Signature] = {}
+        self._again_at: dict[int | None, float] = {}  # by the step, after an error
 
     def look(self, now: float, *, is_over: bool = False) -> None:
         """Take what is finished, oldest first. `is_over`: nobody writes any more."""
-        there = {path: signature_of(path) for pattern in self._patterns for path in matching(pattern)}
-        self._seen = decide_sights(self._seen, there, now)
-        wait_s = 0.0 if is_over else _SETTLED_AFTER_S
-        for path in decide_finished(self._seen, self._taken, now=now, settled_after_s=wait_s):
-            try:
-                self._adopter.take(path)
-            except Unsteady:
-                continue  # it is looked at again
-            except OSError as error:
-                session().alert("checkpoint-failed", f"{path} was not taken: {error}")
-            self._taken[path] = self._seen[path].signature
+        self._seen = decide_sights(self._seen, self._there(), now)
+        if self._logged is not None:
+            self._logged.read()
+        groups = decide_groups(self._seen)
+        for group in decide_finished(groups, self._taken, len(self._patterns), now=now, is_over=is_over):
+            if is_over or now >= self._again_at.get(group.step, now):
+                self._take(group, now)
         self._adopter.look()
+
+    def _there(self) -> dict[Path, tuple[int, Signature]]:
+        """By the first pattern that names it."""
+        there: dict[Path, tuple[int, Signature]] = {}
+        for number, pattern in enumerate(self._patterns):
+            for path in matching(pattern):
+                if path not in there:
+                    there[path] = (number, signature_of(path))
+        return there
+
+    def _take(self, group: Group, now: float) -> None:
+        try:
+            if self._adopter.take(*group.paths, step=group.step, metrics=self._metrics(group)) is None:
+                self._tell_of_late(group)
+        except Unsteady:
+            return  # it is looked at again
+        except OSError as error:
+            self._again_at[group.step] = now + _AGAIN_AFTER_S
+            names = ", ".join(map(str, group.paths))
+            session().alert("checkpoint-failed", f"not taken for now, for {error}: {names}", group.step)
+            return
+        self._taken.update(group.signatures)
+
+    def _tell_of_late(self, group: Group) -> None:
+        if group.step is not None and (late := self._adopter.left_out(*group.paths, step=group.step)):
+            came = f"{', '.join(late)} came when the checkpoint of step {group.step} had been taken"
+            what = f"{came}, and {'is' if len(late) == 1 else 'are'} not in it"
+            session().alert("checkpoint-failed", what, group.step)
+
+    def _metrics(self, group: Group) -> dict[str, float]:
+        return {} if self._logged is None else self._logged.up_to(group.step, group.written_ns / 1e9)
 
 
 def matching(pattern: str) -> list[Path]:
@@ -62,25 +124,42 @@ def matching(pattern: str) -> list[Path]:
     return [path for path in found if not path.name.startswith(".") and not path.name.endswith(_UNFINISHED)]
 
 
-def decide_sights(before: Mapping[Path, Sight], there: Mapping[Path, Signature], now: float) -> dict[Path, Sight]:
+def decide_sights(
+    before: Mapping[Path, Sight], there: Mapping[Path, tuple[int, Signature]], now: float
+) -> dict[Path, Sight]:
     sights = {}
-    for path, signature in there.items():
+    for path, (pattern, signature) in there.items():
         known = before.get(path)
         same = known is not None and known.signature == signature
-        sights[path] = known if same and known is not None else Sight(signature=signature, since=now)
+        sights[path] = known if same and known is not None else Sight(signature=signature, since=now, pattern=pattern)
     return sights
 
 
+def decide_groups(seen: Mapping[Path, Sight]) -> list[Group]:
+    """What there is, the oldest first."""
+    by_step: dict[int | None, dict[Path, Sight]] = {}
+    for path, sight in seen.items():
+        if sight.signature:
+            by_step.setdefault(step_in(path.name), {})[path] = sight
+    groups = [Group(step=step, sights=sights) for step, sights in by_step.items()]
+    return sorted(groups, key=lambda group: (group.written_ns, group.paths))
+
+
 def decide_finished(
-    seen: Mapping[Path, Sight], taken: Mapping[Path, Signature], *, now: float, settled_after_s: float
-) -> list[Path]:
-    """What is to be taken now, oldest first."""
-    finished = [
-        path
-        for path, sight in seen.items()
-        if sight.signature and taken.get(path) != sight.signature and now - sight.since >= settled_after_s
-    ]
-    return sorted(finished, key=lambda path: (max(time_ns for *_, time_ns in seen[path].signature), str(path)))
+    groups: Sequence[Group], taken: Mapping[Path, Signature], patterns: int, *, now: float, is_over: bool
+) -> list[Group]:
+    """Those to be taken now: new ones that nobody writes, and that have something of every pattern. What a pattern has
+    of a step may come a little later; no more, when there is something of a later one."""
+    finished = []
+    for number, group in enumerate(groups):
+        if all(taken.get(path) == signature for path, signature in group.signatures.items()):
+            continue
+        settled_s = now - group.since
+        is_whole = len({sight.pattern for sight in group.sights.values()}) == patterns
+        is_passed = settled_s >= _TOGETHER_WITHIN_S or any(later.step is not None for later in groups[number + 1 :])
+        if is_over or (settled_s >= _SETTLED_AFTER_S and (is_whole or is_passed)):
+            finished.append(group)
+    return finished
 
 
 def main(pid: int, cwd: str) -> None:
@@ -95,8 +174,8 @@ def main(pid: int, cwd: str) -> None:
         rank = None
     wanted = session().wanted_checkpoints
     patterns = [wanted["watch"]] if isinstance(wanted["watch"], str) else list(wanted["watch"])
-    adopter = Adopter(Path(os.environ.get(FOLDER) or session().output_dir / "checkpoints"), wanted)
-    watcher = Watcher(patterns, adopter)
+    adopter = Adopter(session().checkpoint_dir, wanted)
+    watcher = Watcher(patterns, adopter, Logged(Path(os.environ["WINDLASS_NODE_DIR"], metrics_spool(session().rank))))
     while rank is not None and not select.select([rank], [], [], _LOOK_EVERY_S)[0]:
         watcher.look(time.monotonic())
     watcher.look(time.monotonic(), is_over=True)

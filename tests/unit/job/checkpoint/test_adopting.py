@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shutil
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,9 +17,8 @@ from windlass.core.manifest import folder_name
 from windlass.job.checkpoint import adopting
 from windlass.job.checkpoint.adopting import ADOPTED, Adopter, Unsteady, signature_of, step_in
 from windlass.job.checkpoint.disk import Disk
-from windlass.job.checkpoint.folder import check_hashes, list_saved, set_aside
+from windlass.job.checkpoint.folder import check_hashes, check_sizes, list_saved, set_aside
 from windlass.job.checkpoint.stores import fetching
-from windlass.job.checkpoint.watching import Watcher, decide_finished, decide_sights, matching
 from windlass.job.session import Session
 
 
@@ -148,27 +148,77 @@ def test_nothing_is_taken_plain_that_was_to_be_otherwise(tmp_path: Path, wanted:
     Adopter(tmp_path, {"encrypt": False, "compress": "none"}).close()
 
 
-def test_finished_is_what_has_not_changed_for_a_while() -> None:
-    a, b = Path("a"), Path("b")
-    first = decide_sights({}, {a: (("a", 1, 20),), b: (("b", 1, 10),)}, 0.0)
-    then = decide_sights(first, {a: (("a", 2, 30),), b: (("b", 1, 10),)}, 2.0)
-    assert decide_finished(then, {}, now=3.0, settled_after_s=3.0) == [b]
-    assert decide_finished(then, {}, now=5.0, settled_after_s=3.0) == [b, a]  # the oldest first
-    assert decide_finished(then, {b: then[b].signature}, now=5.0, settled_after_s=3.0) == [a]
-    assert decide_finished(then, {b: (("b", 1, 9),)}, now=2.0, settled_after_s=0.0) == [b, a]  # written again
-    gone = decide_sights(then, {a: ()}, 9.0)
-    assert decide_finished(gone, {}, now=99.0, settled_after_s=3.0) == []
-
-
-def test_the_watcher_takes_what_its_pattern_names(tmp_path: Path) -> None:
-    for name in ("m-1.pt", "m-2.pt.tmp", ".m-3.pt", "other-4"):
+def test_files_that_belong_together_are_one_checkpoint(tmp_path: Path) -> None:
+    adopter = Adopter(tmp_path / "saved", {})
+    for name in ("a/model_7.pt", "b/optim_7.pt", "b/rng_7/0"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(name.encode())
-    pattern = str(tmp_path / "*m-*")
-    assert [path.name for path in matching(pattern)] == ["m-1.pt"]
-    watcher = Watcher([pattern], Adopter(tmp_path / "saved", {}))
-    watcher.look(0.0)
-    assert list_saved(tmp_path / "saved" / "adopted") == []
-    watcher.look(10.0)
-    os.rename(tmp_path / "m-2.pt.tmp", tmp_path / "m-2.pt")
-    watcher.look(11.0, is_over=True)
-    assert [saved.manifest.step for saved in list_saved(tmp_path / "saved" / "adopted")] == [2, 1]
+    sources = [tmp_path / "a/model_7.pt", tmp_path / "b/optim_7.pt", tmp_path / "b/rng_7"]
+    assert adopter.take(*sources) == 7
+    (saved,) = list_saved(tmp_path / "saved" / ADOPTED)
+    assert [file.name for file in saved.manifest.files] == ["a/model_7.pt", "b/optim_7.pt", "b/rng_7/0"]
+    check_hashes(saved)
+    assert adopter.newest() == saved.path
+    assert adopter.left_out(*sources, step=7) == []
+    (tmp_path / "b" / "ema_7.pt").write_bytes(b"late")
+    assert adopter.left_out(*sources, tmp_path / "b" / "ema_7.pt", step=7) == ["b/ema_7.pt"]
+    assert adopter.left_out(tmp_path / "b" / "ema_7.pt", step=8) == []
+    with pytest.raises(Unsteady, match=r"gone_9\.pt is not there"):
+        adopter.take(tmp_path / "b" / "ema_7.pt", tmp_path / "gone_9.pt", step=9)
+
+
+_SWEEP = """
+import os, sys
+from pathlib import Path
+from windlass.core.deaths import Deaths
+from windlass.job.checkpoint.adopting import Adopter
+from windlass.job.checkpoint.disk import Disk
+
+def adopt(folder, step, deaths=None):
+    source = folder / f"m-{step}"
+    source.mkdir()
+    for name in ("model.pt", "optim.pt"):
+        (source / name).write_bytes(f"{name} {step}".encode())
+    adopter = Adopter(folder / "saved", {"keep": 1}, disk=Disk(deaths))
+    held = adopter.hold(source, step)
+    adopter.take(held, step=step)
+    adopter.let_go(held)
+
+for number in range(1, 100):
+    folder = Path(sys.argv[1], str(number))
+    folder.mkdir()
+    adopt(folder, 1)
+    child = os.fork()
+    if not child:
+        adopt(folder, 2, Deaths({"FAULT": f"{number}:{sys.argv[2]}"}, "FAULT"))
+        os._exit(0)
+    if os.waitpid(child, 0)[1] == 0:
+        print(number)
+        break
+"""
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_killed_at_any_change_the_newest_visible_one_is_good(when: str, tmp_path: Path) -> None:
+    """Step 1 is taken; step 2 dies at its N-th change; step 3 is taken over what is left. Keep is one, so every one
+    deletes as well."""
+    done = subprocess.run(
+        [sys.executable, "-c", _SWEEP, str(tmp_path), when], capture_output=True, text=True, timeout=120, check=True
+    )
+    last, newest = int(done.stdout), []
+    assert last > 25  # it did die at many of them
+    for number in range(1, last + 1):
+        saved = list_saved(tmp_path / str(number) / "saved" / ADOPTED)[0]
+        check_sizes(saved)
+        check_hashes(saved)
+        newest.append(saved.manifest.step)
+        adopter = Adopter(tmp_path / str(number) / "saved", {"keep": 1})
+        found = adopter.newest()
+        assert found is not None
+        assert (found / "optim.pt").read_text() == f"optim.pt {newest[-1]}"
+        (tmp_path / str(number) / "m-3").write_bytes(b"three")
+        assert adopter.take(tmp_path / str(number) / "m-3") == 3
+        assert [one.manifest.step for one in list_saved(tmp_path / str(number) / "saved" / ADOPTED)] == [3]
+        adopter.close()
+    assert newest == sorted(newest)
+    assert set(newest) == {1, 2}

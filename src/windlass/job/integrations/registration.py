@@ -8,11 +8,13 @@ from __future__ import annotations
 import functools
 import math
 import os
+import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from windlass.core.manifest import SaveReason
 from windlass.job.checkpoint.adopting import Adopter, Unsteady
 from windlass.job.session import session
 
@@ -22,31 +24,47 @@ class Registration:
 
     def __init__(self) -> None:
         self._adopter = Adopter(session().checkpoint_dir, session().wanted_checkpoints)
+        self._asked_at: float | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="windlass-adopting")
 
     def newest(self) -> str | None:
         """Where the framework can go on from: a file or a folder."""
+        self._asked_at = time.monotonic()
         found = self._adopter.newest()
         return None if found is None else str(found)
 
-    def register(self, path: str | os.PathLike[str], step: int, metrics: Mapping[str, Any]) -> None:
+    def since_asked_s(self) -> float:
+        """How long ago somebody asked for the newest one: the framework has loaded it since."""
+        return 0.0 if self._asked_at is None else time.monotonic() - self._asked_at
+
+    def register(
+        self,
+        path: str | os.PathLike[str],
+        step: int,
+        metrics: Mapping[str, Any],
+        reason: SaveReason = SaveReason.INTERVAL,
+    ) -> None:
+        """It may be removed as soon as this is over."""
         values = {name: float(value) for name, value in metrics.items() if _is_number(value)}
         try:
             held = self._adopter.hold(Path(path), step)
         except OSError:  # on another file system, say: then it is copied at once
-            self._take(Path(path), None, step, values)
+            self._take(Path(path), None, step, values, reason)
         else:
-            self._thread.submit(self._take, Path(path), held, step, values)
+            self._thread.submit(self._take, Path(path), held, step, values, reason)
 
-    def close(self) -> None:
-        """All is here, and in the store if there is one."""
+    def settle(self) -> None:
+        """All that was registered is here."""
+        self._thread.submit(bool).result()
+
+    def close(self, *, wait_s: float | None = None) -> None:
+        """All is here, and in the store if there is one and it takes it within that time (None: however long)."""
         self._thread.shutdown()
-        self._adopter.close()
-        registration.cache_clear()
+        self._adopter.close(wait_s=wait_s)
 
-    def _take(self, path: Path, held: Path | None, step: int, metrics: Mapping[str, float]) -> None:
+    def _take(self, path: Path, held: Path | None, step: int, metrics: Mapping[str, float], reason: SaveReason) -> None:
         try:
-            self._adopter.take(held or path, step=step, metrics=metrics)
+            self._adopter.take(held or path, step=step, metrics=metrics, reason=reason)
         except (Unsteady, OSError) as error:
             session().alert("checkpoint-failed", f"{path} was not taken into the catalogue: {error}", step)
         finally:
@@ -58,6 +76,14 @@ class Registration:
 def registration() -> Registration:
     """This process's. One a process, since its folder has one uploader."""
     return Registration()
+
+
+def close_registration(*, wait_s: float | None = None) -> None:
+    """If there is one; who registers something later has another."""
+    if registration.cache_info().currsize:
+        mine = registration()
+        registration.cache_clear()
+        mine.close(wait_s=wait_s)
 
 
 def resume_path() -> str | None:

@@ -75,6 +75,7 @@ def find_places(text: bytes) -> Dict[bool, Tuple[int, int]]:
     for match in _SAID.finditer(text[-_TAIL_BYTES:]):
         word, step, total, bar_step, bar_total = match.groups()
         said = (int(step or bar_step), int(total or bar_total))
-        if said[1] > 0 and said[0] <= said[1]:
+        least = 1 if word is not None else 2  # a bar of one item, a file that is written, is not the run's
+        if least <= said[1] and said[0] <= said[1]:
             found[word is not None and word.lower().startswith(b"epoch")] = said
     return found

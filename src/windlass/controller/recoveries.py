@@ -54,8 +54,10 @@ def describe_recovery(entry: Mapping[str, Any]) -> str:
     if _is_number(lost):
         told.append(f"{lost:,} step{'' if lost == 1 else 's'} lost")
     spent = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in times.items())
-    back = entry.get("step") is None or "replay" in times
-    how = f"recovered {_way(entry)} in {sum(times.values()):.2f} s" if back else "started again in place, to no avail"
+    if "replay" in times:
+        how = f"recovered {_way(entry)} in {sum(times.values()):.2f} s"
+    else:  # a program that tells no steps: nobody knows when it is back at work
+        how = "started again in place" + (", to no avail" if entry.get("step") is not None else "")
     return f"{how}: {'; '.join(told)}" + (f" ({spent})" if spent else "")
 
 

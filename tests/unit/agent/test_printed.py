@@ -24,6 +24,8 @@ def read(printed: Printed, out: bytes = b"", err: bytes = b"", now: float = 0.0)
         (b"Epoch 3/10, step 40/200\n", (40, 200)),
         (b"Epoch 3/10\nstep 1/200\nstep 2/200\nEpoch 4/10\n", (2, 200)),
         (b" 12%|#2        | 12/100 [00:05<00:37,  2.35it/s]\r 13%|#3      | 13/100 [00:05<00:36", (13, 100)),
+        (b"Writing model shards: 100%|###| 1/1 [00:00<00:00, 1212.93it/s]\n", None),
+        (b"Epoch 1/1\n", (1, 1)),
         (b"step 12\n", None),
         (b"2026/11/16 loss 0.5\n", None),
         (b"wrote /data/12/100 [ok]\n", None),

@@ -64,8 +64,8 @@ def test_what_came_just_before_the_end_is_told_before_it(stage: Stage) -> None:
             {**KILLED, "respawn_s": 0.5},
             "started again in place, to no avail: rank 1 was killed by SIGKILL; 1 step lost (respawn 0.50 s)",
         ),
-        ({"reason": "signal", "step": None, "respawn_s": 0.1}, "recovered in place in 0.10 s: signal (respawn 0.10 s)"),
-        ({"steps_lost": "many", "load_s": "long"}, "recovered in place in 0.00 s: a rank failed"),
+        ({"reason": "signal", "step": None, "respawn_s": 0.1}, "started again in place: signal (respawn 0.10 s)"),
+        ({"steps_lost": "many", "load_s": "long"}, "started again in place: a rank failed"),
     ],
 )  # fmt: skip
 def test_in_words(entry: dict[str, Any], text: str) -> None:

@@ -5,8 +5,10 @@ SIGTERM is heeded at the end of a step, by all ranks at the same one.
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
+import time
 from typing import Any, NoReturn
 
 from windlass.job.checkpoint.checkpoints import STOPPED
@@ -14,6 +16,7 @@ from windlass.job.checkpoint.peers import Exchange, Peers
 from windlass.job.integrations.registration import close_registration, registration
 from windlass.job.session import session
 
+_TELL_EVERY_S = 1.0  # of what people see; the supervisor is told every step
 _PATIENCE_S = 30.0  # of a run that is told to stop, for what is still sent to its store
 
 
@@ -26,6 +29,7 @@ class Loop:
         self._peers: Peers | None = None
         self._exchange: Exchange | None = None
         self._previous: Any = None
+        self._told_at = -math.inf
 
     def begin(self, step: int, *, is_warned: bool = False) -> None:
         """Before the first step. `step`: how many are done already; the state is loaded then."""
@@ -39,9 +43,11 @@ class Loop:
     def stepped(self, step: int, total: int | None) -> bool:
         """So many are done. True: save now, and `leave`."""
         session().stepped(step)
-        if session().is_main:
-            session().log(step, total if total is not None and total >= step else None, {})
         self.is_stopping = self._agreed()
+        is_last = self.is_stopping or step == total
+        if session().is_main and (is_last or time.monotonic() - self._told_at >= _TELL_EVERY_S):
+            self._told_at = time.monotonic()
+            session().log(step, total if total is not None and total >= step else None, {})
         return self.is_stopping
 
     def pause(self) -> None:

@@ -136,3 +136,30 @@ def test_a_run_that_is_told_to_stop_goes_on_from_that_very_step(name: str, scrip
     assert (told.step, told.restored_step, told.steps) == (9, 5, 4)  # none is done twice
     points = [json.loads(line) for line in (tmp_path / "metrics-0.jsonl").read_text().splitlines()]
     assert {(1, 9), (5, 9), (6, 9), (9, 9)} <= {(one["s"], one["n"]) for one in points if "n" in one}
+
+
+CHOOSING = """
+from types import SimpleNamespace
+from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
+from windlass.job.integrations.lightning import RunCallback, RunCheckpointIO
+
+class Mine(RunCheckpointIO): pass
+class Other(TorchCheckpointIO): pass
+
+for io in (TorchCheckpointIO(), Mine(), Other()):
+    trainer = SimpleNamespace(strategy=SimpleNamespace(checkpoint_io=io))
+    try:
+        RunCallback().setup(trainer, None, "fit")
+        print(type(trainer.strategy.checkpoint_io).__name__)
+    except Exception as error:
+        print(type(error).__name__, error)
+"""
+
+
+def test_lightnings_callback_brings_its_plugin_and_takes_nobodys_place(tmp_path: Path) -> None:
+    need("lightning")
+    assert run(CHOOSING, 0, tmp_path).splitlines() == [
+        "RunCheckpointIO",
+        "Mine",
+        "InvalidInput RunCallback takes what Lightning's TorchCheckpointIO writes, and here Other does",
+    ]

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from pathlib import PurePath
 
+from windlass.core.syntax import parse_source
+
 
 class Framework(StrEnum):
     PYTORCH = "pytorch"
@@ -61,9 +63,7 @@ def _imported(source: bytes) -> Iterator[str]:
         return
     import ast  # long to load, and every submission waits for it
 
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    if (tree := parse_source(source)) is None:
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

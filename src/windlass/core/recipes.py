@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import ast
+from functools import cache
 from pathlib import Path
 
 from windlass.core.errors import InvalidInput
 from windlass.core.names import unknown
+from windlass.core.syntax import parse_source
 
 PACKAGE = "windlass.job.recipes"
-_FOLDER = Path(__file__).parent.parent / "job" / "recipes"
+FOLDER = Path(__file__).parent.parent / "job" / "recipes"
 
 
 def module_of(name: str) -> str:
@@ -18,23 +19,25 @@ def module_of(name: str) -> str:
 
 
 def check_recipe(name: str) -> str:
-    if name not in (known := load_recipes()):
+    if name not in (known := recipe_names()):
         raise InvalidInput(unknown("recipe", name, known))
     return name
 
 
-def load_recipes(folder: Path = _FOLDER) -> dict[str, str]:
-    """The first line of each recipe's docstring, by name. A recipe is a module of the folder that can be run."""
-    found = {}
-    for path in sorted(folder.glob("[a-z]*.py")):
-        tree = ast.parse(path.read_bytes())
-        if any(_runs(node) for node in tree.body):
-            found[path.stem] = (ast.get_docstring(tree) or "").partition("\n")[0]
-    return found
+@cache
+def recipe_names(folder: Path = FOLDER) -> tuple[str, ...]:
+    """Every module of the folder is one. Told from the names of files alone: every spec that is read asks for them."""
+    return tuple(sorted(path.stem for path in folder.glob("[a-z]*.py")))
 
 
-def _runs(node: ast.stmt) -> bool:
-    """Whether it is `if __name__ == "__main__":`."""
-    return isinstance(node, ast.If) and "__name__" in {
-        name.id for name in ast.walk(node.test) if isinstance(name, ast.Name)
-    }
+@cache
+def load_recipes(folder: Path = FOLDER) -> dict[str, str]:
+    """The first line of each recipe's docstring, by name."""
+    return {name: _docstring(folder / f"{name}.py").partition("\n")[0] for name in recipe_names(folder)}
+
+
+def _docstring(path: Path) -> str:
+    import ast
+
+    tree = parse_source(path.read_bytes())
+    return (ast.get_docstring(tree) or "") if tree is not None else ""

@@ -41,13 +41,17 @@ def test_the_script_of_a_command() -> None:
     assert script_of(("echo", "hi")) is None
 
 
-def test_recipes_are_what_can_be_run_and_are_not_imported(tmp_path: Path) -> None:
-    ran = "raise SystemExit('imported')\nif __name__ == '__main__':\n    pass\n"
-    (tmp_path / "one.py").write_text(f'"""The first.\n\nAnd more."""\n{ran}')
-    (tmp_path / "two.py").write_text(ran)
-    (tmp_path / "parts.py").write_text('"""No recipe."""\n')
-    (tmp_path / "__init__.py").write_text(ran)
+def test_recipes_are_the_modules_of_their_folder_and_are_not_imported(tmp_path: Path) -> None:
+    (tmp_path / "one.py").write_text('"""The first.\n\nAnd more."""\nraise SystemExit("imported")\n')
+    (tmp_path / "two.py").write_text("raise SystemExit\n")
+    (tmp_path / "__init__.py").write_text("")
     assert load_recipes(tmp_path) == {"one": "The first.", "two": ""}
+
+
+def test_a_recipe_is_checked_by_its_name_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every spec that a server reads asks for it, on any thread."""
+    monkeypatch.setattr("windlass.core.recipes.parse_source", None)
+    assert check_recipe("gpt") == "gpt"
 
 
 def test_an_unknown_recipe_is_told_with_the_known_ones() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from windlass.agent.command import python_script
+from windlass.core.syntax import parse_source
 
 # Libraries that import torch themselves.
 _ON_TORCH = frozenset(("torchvision", "torchaudio", "lightning", "pytorch_lightning", "transformers", "accelerate"))
@@ -27,9 +28,7 @@ def decide_need(source: bytes | None, modules: Collection[str]) -> Need:
     """How much the script needs `modules`; `source` is None where it cannot be read in advance."""
     if source is None:
         return Need.POSSIBLE
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError):
+    if (tree := parse_source(source)) is None:
         return Need.NONE
     names = {name.partition(".")[0] for node in ast.walk(tree) for name in _imported(node)}
     wanted = set(modules) | (_ON_TORCH if "torch" in modules else set())

@@ -17,7 +17,9 @@ from .patterns import find_trouble
 
 # Patterns are compiled when they are needed: ranks start without waiting for it, and few of them fail.
 _RANK_PREFIX = r"^(\[(default|rank|node)?\d+\]:\s?)+"
-_HEADER = "Traceback (most recent call last):"
+# The second begins what torch makes the message of an error that another process (of a DataLoader) has sent: that one's
+# own traceback, which tells more than the place where it was heard of.
+_HEADERS = ("Traceback (most recent call last):", "Original Traceback (most recent call last):")
 _FRAME = r'^\s+File "(?P<file>[^"]*)", line (?P<line>\d+)(, in (?P<function>.+))?$'
 _ERROR = r"^(?P<type>[A-Za-z_][\w.]*)(:( (?P<message>.*))?)?$"
 _LIBRARY = r"(/site-packages/|/dist-packages/|/lib(64)?/python\d|^<)"
@@ -180,7 +182,7 @@ def last_traceback(text: str) -> str | None:
         end += 1
     end += 1  # the error; its message may have several lines
     for _ in range(_MOST_MESSAGE_LINES):
-        if end >= len(lines) or not lines[end].strip() or lines[end] == _HEADER:
+        if end >= len(lines) or not lines[end].strip() or lines[end] in _HEADERS:
             break
         end += 1
     shown = lines[_chain_start(lines, found.header) : end]
@@ -222,7 +224,7 @@ def _voices(text: str) -> list[list[tuple[int, str]]]:
 def _tracebacks(voice: list[tuple[int, str]]) -> Iterator[_Told]:
     lines = [line for _, line in voice]
     for header, line in enumerate(lines):
-        error = _parse(lines[header + 1 :]) if line == _HEADER else None
+        error = _parse(lines[header + 1 :]) if line in _HEADERS else None
         if error is not None:
             yield _Told(lines, header, error, voice[header][0])
 
@@ -234,7 +236,7 @@ def _chain_start(lines: list[str], header: int) -> int:
         before -= 1
     if before < 0 or lines[before] not in _CHAINED:
         return header
-    earlier = [n for n in range(before) if lines[n] == _HEADER]
+    earlier = [n for n in range(before) if lines[n] in _HEADERS]
     return _chain_start(lines, earlier[-1]) if earlier else header
 
 

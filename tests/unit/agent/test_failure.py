@@ -172,6 +172,26 @@ def test_the_traceback_itself_with_what_it_was_chained_to() -> None:
     assert failed("no traceback\n").traceback is None
 
 
+def test_the_error_of_a_worker_process_is_its_own() -> None:
+    frames = "".join(f'  File "/venv/lib/python3.11/site-packages/torch/fetch.py", line {n}, in f\n' for n in range(12))
+    text = f"""Traceback (most recent call last):
+  File "/work/train.py", line 30, in <module>
+    for batch in loader:
+  File "/venv/lib/python3.11/site-packages/torch/_utils.py", line 794, in reraise
+    raise exception
+FileNotFoundError: Caught FileNotFoundError in DataLoader worker process 0.
+Original Traceback (most recent call last):
+{frames}  File "/work/data.py", line 9, in __getitem__
+    open(path)
+FileNotFoundError: [Errno 2] No such file or directory: '/data/17.npy'
+"""
+    found = failed(text)
+    assert found.message == "FileNotFoundError: [Errno 2] No such file or directory: '/data/17.npy' (data.py:9)"
+    assert found.traceback is not None
+    assert found.traceback.endswith("'/data/17.npy'")
+    assert found.traceback.startswith("Original Traceback")
+
+
 def test_a_traceback_of_a_thousand_frames_is_shortened() -> None:
     frame = '  File "a.py", line 1, in f\n    f()\n'
     text = failed("Traceback (most recent call last):\n" + 100 * frame + "RecursionError: too deep\n").traceback

@@ -123,12 +123,22 @@ def load_model(folder: str) -> tuple[nn.Module, Callable[[str], list[int]]]:
 
 NOT_LEARNED = -100  # a target that does not count, as in cross_entropy
 
+Sample = tuple[Tensor, Tensor]
 
-def read_samples(path: Path, tokens_of: Callable[[str], list[int]], sequence: int) -> list[tuple[Tensor, Tensor]]:
+
+def read_samples(path: Path, tokens_of: Callable[[str], list[int]], sequence: int) -> list[Sample]:
     """Inputs and targets, which are the inputs moved by one; all of the same length."""
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"data is {str(path)!r}, which cannot be read as a text: {error}") from None
     if path.suffix == ".jsonl":
-        return [_padded(*_sample(line, number, tokens_of), sequence) for number, line in _lines(path)]
-    tokens = torch.tensor(tokens_of(path.read_text()))
+        lines = ((number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip())
+        samples = [_sample(line, f"{path}:{number}", tokens_of, sequence) for number, line in lines]
+        if not samples:
+            raise InvalidInput(f"{path} has no samples; each line is a JSON object: {FORMS}")
+        return samples
+    tokens = torch.tensor(tokens_of(text))
     length = min(sequence, len(tokens) - 1)
     if length < 1:
         raise InvalidInput(f"{path} has {len(tokens)} tokens: too few to learn from")
@@ -138,48 +148,73 @@ def read_samples(path: Path, tokens_of: Callable[[str], list[int]], sequence: in
     ]
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    for number, line in enumerate(path.read_text().splitlines(), 1):
-        if line.strip():
-            yield number, line
+FORMS = '{"text": …}, or {"prompt": …, "completion": …}'
 
 
-def _sample(line: str, number: int, tokens_of: Callable[[str], list[int]]) -> tuple[list[int], list[int]]:
-    record = json.loads(line)
-    if "text" in record:
-        tokens = tokens_of(record["text"])
-        return tokens[:-1], tokens[1:]
-    if "completion" not in record:
-        raise InvalidInput(f"line {number} has neither `text` nor `completion`; it has: {', '.join(sorted(record))}")
-    prompt, completion = tokens_of(record.get("prompt", "")), tokens_of(record["completion"])
-    tokens = prompt + completion
-    return tokens[:-1], [NOT_LEARNED] * max(0, len(prompt) - 1) + tokens[max(1, len(prompt)) :]
+def _sample(line: str, where: str, tokens_of: Callable[[str], list[int]], sequence: int) -> Sample:
+    try:
+        record = json.loads(line)
+    except ValueError as error:
+        raise InvalidInput(f"{where} is no JSON: {error}; each line is an object: {FORMS}") from None
+    if not isinstance(record, dict):
+        raise InvalidInput(f"{where} is no JSON object, but {line.strip():.40}; it must be one: {FORMS}")
+    key = "text" if "text" in record else "completion"
+    if key not in record:
+        raise InvalidInput(f"{where} has neither `text` nor `completion`; it has: {', '.join(sorted(record))}")
+    texts = {name: record.get(name, "") for name in ("prompt", key)}
+    for name, value in texts.items():
+        if not isinstance(value, str):
+            raise InvalidInput(f"{where}: `{name}` is {value!r:.40}, but must be a text")
+    prompt = tokens_of(texts["prompt"]) if key == "completion" else []
+    tokens = prompt + tokens_of(texts[key])
+    targets = [NOT_LEARNED] * max(0, len(prompt) - 1) + tokens[max(1, len(prompt)) :]
+    if not any(target != NOT_LEARNED for target in targets[:sequence]):
+        # Such samples would count among those of a batch, and a batch of nothing else has no loss.
+        why = f"the prompt alone has {len(prompt)} tokens, of the {sequence} that `sequence` allows"
+        if len(prompt) <= sequence:
+            why = f"its `{key}` has too few tokens"
+        raise InvalidInput(f"nothing can be learned from {where}: {why}", hint="leave the line out, or change it")
+    return _padded(tokens[:-1], targets, sequence)
 
 
-def _padded(inputs: list[int], targets: list[int], sequence: int) -> tuple[Tensor, Tensor]:
+def _padded(inputs: list[int], targets: list[int], sequence: int) -> Sample:
     # What is added comes last, so that nothing before it can see it, and it is not learned.
     rest = max(0, sequence - len(inputs))
     return torch.tensor(inputs[:sequence] + [0] * rest), torch.tensor(targets[:sequence] + [NOT_LEARNED] * rest)
 
 
-def batches(
-    samples: list[tuple[Tensor, Tensor]], config: Settings, parallel: Parallel
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """This process's part of every batch, without end; drawn from all samples, so that any number of them will do."""
+def batches(samples: list[Sample], config: Settings, parallel: Parallel) -> Iterator[Sample]:
+    """This process's part of every batch, without end; drawn from all samples, so that any number of them will do.
+
+    Each row of targets ends with how many tokens are learned in the whole batch, for the loss.
+    """
     each = parallel.plan.check_batch(config.batch) * parallel.plan.accumulate
+    learned = [int((targets != NOT_LEARNED).sum()) for _, targets in samples]
     draw = torch.Generator().manual_seed(config.seed)
     while True:
         # Every process draws the whole batch and takes its part.
         chosen = torch.randint(len(samples), (config.batch,), generator=draw).tolist()
         mine = [samples[index] for index in chosen[parallel.data_rank * each : (parallel.data_rank + 1) * each]]
-        yield torch.stack([inputs for inputs, _ in mine]), torch.stack([targets for _, targets in mine])
+        count = torch.full((each, 1), sum(learned[index] for index in chosen))
+        targets = torch.stack([targets for _, targets in mine])
+        yield torch.stack([inputs for inputs, _ in mine]), torch.cat([targets, count], dim=1)
 
 
 # ---- training --------------------------------------------------------------------------------------------------------
 
 
-def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
-    return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=NOT_LEARNED)
+def loss_for(batch: int) -> Callable[[Tensor, Tensor], Tensor]:
+    """Of some of the `batch` rows of a step, such that the mean over parts of equally many rows is the mean over all
+    tokens that are learned in the step: a plan that cuts the batch otherwise learns the same."""
+
+    def loss_of(logits: Tensor, counted: Tensor) -> Tensor:
+        targets, learned = counted[:, :-1], counted[0, -1]
+        added = F.cross_entropy(
+            logits.flatten(0, 1).float(), targets.flatten(), ignore_index=NOT_LEARNED, reduction="sum"
+        )
+        return added * (batch / len(counted)) / learned
+
+    return loss_of
 
 
 def learned_only(parallel: Parallel, config: Settings) -> Any:
@@ -209,7 +244,7 @@ def main() -> float:
     fit = trainer.fit(
         Logits(model),
         lambda parallel: batches(samples, config, parallel),
-        loss=loss_of,
+        loss=loss_for(config.batch),
         optimizer=lambda parallel: learned_only(parallel, config),
     )
     loss = float(fit.loss) if fit.loss is not None else math.nan

@@ -82,17 +82,77 @@ def test_layers_that_are_not_there_are_named(llama: Path) -> None:
 
 def test_only_completions_are_learned(tmp_path: Path) -> None:
     path = tmp_path / "data.jsonl"
-    path.write_text('{"prompt": "ab", "completion": "cd"}\n\n{"text": "xyz"}\n{"completion": "q" }\n')
+    path.write_text('{"prompt": "ab", "completion": "cd"}\n\n{"text": "xyz"}\n{"completion": "pq" }\n')
     samples = read_samples(path, bytes_of, 5)
     no = NOT_LEARNED
     assert [(bytes(inputs.tolist()), targets.tolist()) for inputs, targets in samples] == [
         (b"abc\0\0", [no, ord("c"), ord("d"), no, no]),
         (b"xy\0\0\0", [ord("y"), ord("z"), no, no, no]),
-        (b"\0\0\0\0\0", [no] * 5),
+        (b"p\0\0\0\0", [ord("q"), no, no, no, no]),
     ]
-    path.write_text('{"question": "ab"}\n')
-    with pytest.raises(InvalidInput, match="line 1 has neither `text` nor `completion`; it has: question"):
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ('{"text": "ab"}\n{"question": "ab"}', "data.jsonl:2 has neither `text` nor `completion`; it has: question"),
+        ("", r"data.jsonl has no samples; each line is a JSON object"),
+        ("[1,2]", r"data.jsonl:1 is no JSON object, but \[1,2\]"),
+        ('\n{"text"', "data.jsonl:2 is no JSON: "),
+        ('{"text": 7}', "data.jsonl:1: `text` is 7, but must be a text"),
+        ('{"prompt": "ab", "completion": ""}', "from .*data.jsonl:1: its `completion` has too few tokens"),
+        ('{"completion": "a"}', "from .*data.jsonl:1: its `completion` has too few tokens"),
+        ('{"prompt": "abcdef", "completion": "g"}', "data.jsonl:1: the prompt alone has 6 tokens, of the 5"),
+    ],
+)
+def test_samples_that_teach_nothing_are_refused_with_their_line(tmp_path: Path, content: str, words: str) -> None:
+    path = tmp_path / "data.jsonl"
+    path.write_text(content)
+    with pytest.raises(InvalidInput, match=words):
         read_samples(path, bytes_of, 5)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"data.txt', which cannot be read"):
+        read_samples(tmp_path / "data.txt", bytes_of, 5)
+
+
+UNEVEN = """
+import sys, torch
+from torch import nn
+from windlass import job
+from windlass.job.recipes import lora
+torch.manual_seed(1)
+samples = lora.read_samples(lora.Path(sys.argv[1]), lambda text: list(text.encode()), 24)
+config = lora.Settings(model="", data="", batch=8)
+model = nn.Sequential(nn.Embedding(256, 8), nn.Linear(8, 256))
+parallel = job.parallelize(model, loss=lora.loss_for(config.batch), batch=config.batch)
+optimizer = job.optimizer(parallel, torch.optim.SGD, lr=1.0)
+feed = lora.batches(samples, config, parallel)
+losses = []
+for _ in range(3):
+    losses.append(float(parallel.step(*next(feed))))
+    optimizer.step()
+    optimizer.zero_grad()
+sys.stdout.write(f"losses {losses}\\n")
+"""
+
+
+def test_completions_of_any_length_count_the_same_under_every_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "data.jsonl"
+    rows = [{"prompt": "ab", "completion": "cd" * length} for length in (1, 1, 2, 9)]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    told = []
+    plans = {"": 1, "accumulate=2": 1, "accumulate=8": 1, "data=2": 2, "shard=2,accumulate=2": 2}
+    for plan, count in plans.items():
+        monkeypatch.setenv("WINDLASS_PLAN", plan)
+        script = UNEVEN.replace("sys.argv[1]", repr(str(path)))
+        lines = run_processes(script, tmp_path, count=count)[0].splitlines()
+        told.append(json.loads(next(line for line in lines if line.startswith("losses")).removeprefix("losses ")))
+    for losses in told[1:]:
+        assert losses == pytest.approx(told[0], rel=1e-5)
 
 
 def test_a_text_is_cut_into_pieces(tmp_path: Path) -> None:

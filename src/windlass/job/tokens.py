@@ -22,9 +22,11 @@ _KINDS = {".bin": None, ".u16": np.uint16, ".u32": np.uint32, ".npy": None, ".tx
 
 
 class TokenStream:
-    """Windows of `length` tokens, each inside one file."""
+    """Windows of `length` tokens, each inside one file. A token that is not below `vocabulary` is refused when it is
+    read: nobody looks through all files before."""
 
-    def __init__(self, files: list[NDArray[Any]], length: int) -> None:
+    def __init__(self, files: list[NDArray[Any]], length: int, vocabulary: int | None = None) -> None:
+        self._vocabulary = vocabulary
         self._files = [tokens for tokens in files if len(tokens) >= length]
         self._length = length
         starts = np.cumsum([len(tokens) - length + 1 for tokens in self._files])
@@ -47,9 +49,24 @@ class TokenStream:
         while True:
             draw = np.random.default_rng((seed, step))
             chosen = draw.integers(self._starts[-1], size=batch)[part]
-            rows = torch.from_numpy(np.stack([self.window(number) for number in chosen.tolist()]).astype(np.int64))
+            windows = [self.window(number) for number in chosen.tolist()]
+            rows = torch.from_numpy(np.stack(windows).astype(np.int64))
+            if self._vocabulary is not None:
+                self._check(rows, windows, self._vocabulary)
             yield rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
             step += 1
+
+    def _check(self, rows: Tensor, windows: list[NDArray[Any]], vocabulary: int) -> None:
+        lowest, highest = (int(one) for one in rows.aminmax())
+        if lowest >= 0 and highest < vocabulary:
+            return
+        wrong = highest if highest >= vocabulary else lowest
+        source = next(window for window in windows if (window == wrong).any())
+        raise InvalidInput(
+            f"{getattr(source, 'filename', None) or 'the data'} has the token {wrong}, but tokens are from 0 to "
+            f"{vocabulary - 1}",
+            hint=f"give a vocabulary of {wrong + 1} or more" if wrong > 0 else None,
+        )
 
 
 def open_tokens(path: Path, vocabulary: int) -> list[NDArray[Any]]:
@@ -64,11 +81,19 @@ def open_tokens(path: Path, vocabulary: int) -> list[NDArray[Any]]:
 
 
 def _open(file: Path, vocabulary: int) -> NDArray[Any]:
+    if not file.stat().st_size:
+        raise InvalidInput(f"{file} is empty")
     if file.suffix == ".npy":
-        return np.load(file, mmap_mode="r").reshape(-1)  # type: ignore[no-any-return]
+        tokens = np.load(file, mmap_mode="r").reshape(-1)
+        if tokens.dtype.kind not in "iu":
+            raise InvalidInput(f"{file} has numbers of type {tokens.dtype}, but tokens are whole numbers")
+        return tokens  # type: ignore[no-any-return]
     kind = _KINDS.get(file.suffix) or (np.uint16 if vocabulary <= 2**16 else np.uint32)
     if file.suffix not in _KINDS:
         kind = np.uint8  # whatever it is, it has bytes
+    size, each = file.stat().st_size, np.dtype(kind).itemsize
+    if size % each:
+        raise InvalidInput(f"{file} has {size} bytes, which are no whole number of tokens of {each} bytes each")
     return np.memmap(file, dtype=kind, mode="r")
 
 

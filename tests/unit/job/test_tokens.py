@@ -72,3 +72,35 @@ def test_made_up_words_are_the_same_every_time_and_follow_from_each_other() -> N
     assert (words == made_up_tokens(64 * 500, 1000, seed=5).reshape(64, 500)).all()
     following = words[:, 1:] == (words[:, :-1] * 31 + 7) % 1000
     assert 0.45 < following.mean() < 0.55
+
+
+def test_tokens_that_the_vocabulary_lacks_are_refused_with_their_file(tmp_path: Path) -> None:
+    np.array([3, 9, 700, 5] * 5, dtype=np.uint16).tofile(tmp_path / "a.bin")
+    files = open_tokens(tmp_path / "a.bin", vocabulary=512)
+    whole = slice(None)
+    with pytest.raises(InvalidInput, match=r"a\.bin has the token 700, but tokens are from 0 to 511") as refused:
+        next(TokenStream(files, 4, 512).batches(batch=2, part=whole, seed=1))
+    assert refused.value.hint == "give a vocabulary of 701 or more"
+    assert next(TokenStream(files, 4, 701).batches(batch=2, part=whole, seed=1))
+    with pytest.raises(InvalidInput, match="the data has the token -1"):
+        next(TokenStream([np.full(9, -1)], 4, 512).batches(batch=2, part=whole, seed=1))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.bin", b"", "a.bin is empty"),
+        ("a.txt", b"", "a.txt is empty"),
+        ("a.bin", b"123", "a.bin has 3 bytes, which are no whole number of tokens of 2 bytes"),
+    ],
+)
+def test_files_that_hold_no_tokens_are_refused(tmp_path: Path, name: str, content: bytes, words: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InvalidInput, match=words):
+        open_tokens(tmp_path / name, vocabulary=512)
+
+
+def test_numbers_that_are_no_tokens_are_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.ones(9))
+    with pytest.raises(InvalidInput, match=r"a\.npy has numbers of type float64"):
+        open_tokens(tmp_path / "a.npy", vocabulary=512)

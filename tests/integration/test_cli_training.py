@@ -114,6 +114,30 @@ def test_recipes_are_listed_and_unknown_ones_refused(cli: Cli) -> None:
     )
 
 
+def test_a_recipe_is_shown_with_its_params(cli: Cli) -> None:
+    shown = cli.json("recipes", "classifier")
+    assert Path(shown["file"]).is_file()
+    assert {param["name"]: param["default"] for param in shown["params"]}["epochs"] == 5
+    text = cli("recipes", "classifier").stdout
+    assert "a whole number from 1; samples per step, of all processes together" in text
+    assert "example  windlass run --recipe classifier --nproc 2" in text
+    assert "did you mean 'gpt'" in cli("recipes", "gtp", expect=2).stderr
+
+
+def test_params_of_a_recipe_are_refused_before_it_starts(cli: Cli) -> None:
+    refused = cli("run", "--recipe", "gpt", "-p", "stepz=6", expect=2).stderr
+    assert "`params`: unknown param 'stepz'; did you mean 'steps'?" in refused
+    assert "`windlass recipes gpt` lists its params" in refused
+
+
+@pytest.mark.torch
+def test_what_a_recipe_refuses_while_it_runs_is_one_line(cli: Cli) -> None:
+    failed = cli("run", "--recipe", "gpt", "-p", "heads=5", expect=1)
+    assert "error: width=64 is not divided by heads=5; numbers that do: 1, 2, 4, 8, 16, 32, 64" in failed.stderr
+    assert "Traceback" not in failed.stdout + failed.stderr
+    assert "width=64 is not divided by heads=5" in cli("why", cli.newest()["id"]).stdout
+
+
 @pytest.mark.torch
 @pytest.mark.timeout(180)
 def test_a_recipe_needs_no_folder_and_brings_its_code(cli: Cli) -> None:

@@ -10,11 +10,11 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
+from windlass.core import recipes
 from windlass.core.accelerators import tpu
-from windlass.core.errors import InvalidSpec
+from windlass.core.errors import InvalidInput, InvalidSpec
 from windlass.core.names import nearest
 from windlass.core.plan import AUTO, InvalidPlan, parse_plan
-from windlass.core.recipes import module_of
 from windlass.core.resources import Node, Resources
 from windlass.core.roles import Role
 from windlass.wire.gang import is_essential
@@ -34,7 +34,7 @@ def fill_command(spec: RunSpec) -> tuple[str, ...]:
     if spec.script is not None:
         return ("python", _fill(spec.script, spec), *(_fill(arg, spec) for arg in spec.args))
     if spec.recipe is not None:
-        return ("python", "-m", module_of(spec.recipe), *(_fill(arg, spec) for arg in spec.args))
+        return ("python", "-m", recipes.module_of(spec.recipe), *(_fill(arg, spec) for arg in spec.args))
     if spec.command is not None:
         return _fill_command(spec.command, spec, "command")
     return fill_roles(spec)[0].argv  # RunSpec has one or the other
@@ -62,6 +62,16 @@ def _fill_command(command: str | list[str], spec: RunSpec, key: str) -> tuple[st
         return tuple(shlex.split(text))
     except ValueError as error:
         raise InvalidSpec([f"`{key}`: {error} in {command!r}"]) from error
+
+
+def check_params(spec: RunSpec) -> None:
+    """InvalidSpec for params that its recipe would refuse. Scripts take what they like."""
+    if spec.recipe is None:
+        return
+    try:
+        recipes.check_params(spec.recipe, spec.params)
+    except InvalidInput as error:
+        raise InvalidSpec([f"`params`: {error.message}"], hint=error.hint) from error
 
 
 def check_plan(spec: RunSpec, argv: tuple[str, ...]) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from windlass.core.errors import InvalidSpec
 from windlass.core.resources import Node, Resources
 from windlass.runs.command import (
+    check_params,
     check_plan,
     fill_command,
     fill_roles,
@@ -279,3 +280,10 @@ def test_an_elastic_run_needs_a_plan_that_fits_any_number_of_its_nodes() -> None
     assert "an elastic run may be on 1 to 3 nodes: leave out `data`" in str(refused.value.hint)
     with pytest.raises(InvalidSpec, match="needs a multiple of 4 processes"):
         elastic("tensor=4", 2)
+
+
+def test_params_of_a_recipe_are_checked_and_those_of_a_script_are_not() -> None:
+    check_params(parse_spec({"script": "train.py", "params": {"stepz": 6}}))
+    check_params(parse_spec({"recipe": "gpt", "params": {"steps": 6}}))
+    with pytest.raises(InvalidSpec, match="`params`: unknown param 'stepz'; did you mean 'steps'"):
+        check_params(parse_spec({"recipe": "gpt", "params": {"stepz": 6}}))

@@ -24,7 +24,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from windlass import job
+from windlass.core.errors import InvalidInput
+from windlass.core.settings import Count, NotNegative, Positive, Share, Whole
 from windlass.job.parallel.parallelize import Parallel
+from windlass.job.refusals import run_recipe
 from windlass.job.settings import settings_of
 from windlass.job.trainer import Callback, Fit
 from windlass.job.weights import whole_weights
@@ -34,16 +37,16 @@ from windlass.job.weights import whole_weights
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    data: str | None = None  # None: digits drawn on the spot
-    label: str | None = None  # the CSV column to predict; None: the last one
-    held_out: float = 0.1  # share of the data that is kept aside, if it comes without a test part
-    width: int = 64  # of hidden layers; of the first convolution half of it
-    epochs: int = 5
-    batch: int = 64  # samples per step, of all processes together
-    lr: float = 2e-3
-    weight_decay: float = 0.01
-    warmup: int = 20  # steps
-    seed: int = 1
+    data: str | None = None  # a .csv or .npz file, or a folder with x.npy and y.npy; null: digits drawn on the spot
+    label: str | None = None  # the CSV column to predict; null: the last one
+    held_out: Share = 0.1  # of the data, kept aside if it comes without a test part
+    width: Count = 64  # of hidden layers; of the first convolution half of it
+    epochs: Count = 5
+    batch: Count = 64  # samples per step, of all processes together
+    lr: Positive = 2e-3
+    weight_decay: NotNegative = 0.01
+    warmup: Whole = 20  # steps
+    seed: Whole = 1  # of first weights, of what is kept aside, and of the order of samples
 
 
 # ---- data ------------------------------------------------------------------------------------------------------------
@@ -63,14 +66,18 @@ class Samples:
 def load(config: Settings) -> Samples:
     x, y, x_test, y_test = read(config)
     if len(x) != len(y):
-        raise ValueError(f"{len(x)} inputs and {len(y)} labels: there must be one label for each input")
+        raise InvalidInput(f"{len(x)} inputs and {len(y)} labels: there must be one label for each input")
     if x_test is None or y_test is None:
         order = np.random.default_rng(config.seed).permutation(len(x))
         cut = max(1, int(len(x) * config.held_out))
+        if cut >= len(x):
+            raise InvalidInput(
+                f"{len(x)} samples, of which held_out={config.held_out:g} keeps {cut} aside, leave none to learn from"
+            )
         x_test, y_test, x, y = x[order[:cut]], y[order[:cut]], x[order[cut:]], y[order[cut:]]
     names, targets = np.unique(y, return_inverse=True)
     if unseen := sorted(set(y_test.tolist()) - set(names.tolist())):
-        raise ValueError(f"the test part has labels that the rest has not: {unseen[:5]}")
+        raise InvalidInput(f"the test part has labels that the rest has not: {unseen[:5]}")
     train, test = as_inputs(x), as_inputs(x_test)
     # Each column, or each colour, with mean 0 and spread 1 over the training part.
     over = [0] if train.dim() == 2 else [0, 2, 3]
@@ -91,6 +98,8 @@ def read(config: Settings) -> Arrays:
     if config.data is None:
         return (*drawn_digits(4000, config.seed), *drawn_digits(500, config.seed + 1))
     path = Path(config.data)
+    if not path.exists():
+        raise InvalidInput(f"data is {config.data!r}, but there is no such file or folder")
     if path.is_dir():
         found = {part: np.load(file) for part in PARTS if (file := path / f"{part}.npy").exists()}
     elif path.suffix == ".npz":
@@ -99,9 +108,9 @@ def read(config: Settings) -> Arrays:
     elif path.suffix == ".csv":
         return (*read_csv(path, config.label), None, None)
     else:
-        raise ValueError(f"data is {config.data!r}; options: a .csv file, a .npz file, a folder with x.npy and y.npy")
+        raise InvalidInput(f"data is {config.data!r}; options: a .csv file, a .npz file, a folder with x.npy and y.npy")
     if missing := {"x", "y"} - set(found):
-        raise ValueError(f"{path} has no {' and no '.join(sorted(missing))}; it may have: {', '.join(PARTS)}")
+        raise InvalidInput(f"{path} has no {' and no '.join(sorted(missing))}; it may have: {', '.join(PARTS)}")
     return found["x"], found["y"], found.get("x_test"), found.get("y_test")
 
 
@@ -110,16 +119,26 @@ PARTS = ("x", "y", "x_test", "y_test")
 
 def read_csv(path: Path, label: str | None) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
     with path.open(newline="") as file:
-        header, *rows = [row for row in csv.reader(file) if row]
+        reader = csv.reader(file)
+        numbered = [(reader.line_num, row) for row in reader if row]
+    if len(numbered) < 2:
+        raise InvalidInput(f"{path} has {len(numbered)} lines, but must have a header and samples below it")
+    (_, header), *rows = numbered
     label = label or header[-1]
     if label not in header:
-        raise ValueError(f"{path} has no column {label!r}; columns: {', '.join(header)}")
+        raise InvalidInput(f"{path} has no column {label!r}; columns: {', '.join(header)}")
     at = header.index(label)
+    values = [_numbers(row, header, at, f"{path}:{line}") for line, row in rows]
+    return np.array(values, dtype=np.float32), np.array([row[at] for _, row in rows])
+
+
+def _numbers(row: list[str], header: list[str], label_at: int, where: str) -> list[float]:
+    if len(row) != len(header):
+        raise InvalidInput(f"{where} has {len(row)} cells, but the header has {len(header)}")
     try:
-        values = [[float(cell) for column, cell in enumerate(row) if column != at] for row in rows]
+        return [float(cell) for column, cell in enumerate(row) if column != label_at]
     except ValueError as error:
-        raise ValueError(f"{path}: {error}; all columns but {label!r} must be numbers") from None
-    return np.array(values, dtype=np.float32), np.array([row[at] for row in rows])
+        raise InvalidInput(f"{where}: {error}; all columns but {header[label_at]!r} must be numbers") from None
 
 
 def as_inputs(x: NDArray[np.generic]) -> Tensor:
@@ -129,7 +148,7 @@ def as_inputs(x: NDArray[np.generic]) -> Tensor:
     if inputs.dim() == 4:
         return inputs.permute(0, 3, 1, 2)
     if inputs.dim() != 2:
-        raise ValueError(f"x has the shape {tuple(x.shape)}; options: (N, features), (N, H, W), (N, H, W, channels)")
+        raise InvalidInput(f"x has the shape {tuple(x.shape)}; options: (N, features), (N, H, W), (N, H, W, channels)")
     return inputs
 
 
@@ -186,6 +205,9 @@ def table_model(features: int, classes: int, width: int) -> nn.Module:
 
 def image_model(channels: int, classes: int, width: int) -> nn.Module:
     """Three convolutions, each seeing twice as far. Norms of groups, not of batches: each process has its own batch."""
+    if width % 8:
+        near = max(8, round(width / 8) * 8)
+        raise InvalidInput(f"width is {width}, but must be a multiple of 8 for images, such as {near}")
 
     def stage(inputs: int, outputs: int) -> list[nn.Module]:
         return [nn.Conv2d(inputs, outputs, 3, stride=2, padding=1), nn.GroupNorm(4, outputs), nn.GELU()]
@@ -269,7 +291,7 @@ def main() -> float:
 
     def schedule(step: int) -> float:
         """A short warm-up, then straight down to nothing."""
-        return min((step + 1) / config.warmup, 1.0, (total - step) / max(1, total - config.warmup))
+        return min((step + 1) / max(1, config.warmup), 1.0, (total - step) / max(1, total - config.warmup))
 
     fit = job.Trainer(epochs=config.epochs, schedule=schedule, samples_per_step=batch, callbacks=[accuracy]).fit(
         model,
@@ -286,4 +308,4 @@ def main() -> float:
 
 
 if __name__ == "__main__":
-    main()
+    run_recipe(main)

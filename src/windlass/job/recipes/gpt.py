@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
+from typing import Literal
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - as everybody calls it
@@ -24,6 +25,7 @@ from windlass import job
 from windlass.core.errors import InvalidInput
 from windlass.core.names import unknown
 from windlass.core.plan import ModelShape, Plan, Precision
+from windlass.core.settings import Count, NotNegative, Positive, Share, Whole
 from windlass.job import mlp
 from windlass.job.adamw import NarrowAdamW, narrow_weights
 from windlass.job.flops import multiplied_parameters, training_flops_per_token
@@ -33,6 +35,7 @@ from windlass.job.parallel.optimizer import Optimizer
 from windlass.job.parallel.parallelize import Parallel, cross_entropy
 from windlass.job.parallel.split import Cut, Split
 from windlass.job.products import added_linear, joint_linear
+from windlass.job.refusals import run_recipe
 from windlass.job.rotary import Rotary
 from windlass.job.schedule import warm_cosine
 from windlass.job.settings import settings_of
@@ -52,27 +55,29 @@ SIZES: dict[str, dict[str, int]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    size: str = "tiny"  # and what differs from it:
-    style: str = "gpt2"
-    layers: int | None = None
-    heads: int | None = None
-    kv_heads: int | None = None
-    width: int | None = None
-    context: int | None = None
-    vocabulary: int | None = None
-    tied: bool | None = None
-    data: str | None = None  # None: words made up on the spot
-    held_out: float = 0.05  # share of the data that is kept aside
-    steps: int = 100
-    batch: int = 16  # sequences per step, of all processes together
-    lr: float = 1e-3
-    last_lr: float = 0.1  # as a share of lr
-    warmup: int = 20  # steps
-    weight_decay: float = 0.1
-    clip: float = 1.0  # where the plan has none
-    evaluate_every: int = 50  # steps
-    evaluate_batches: int = 4
-    seed: int = 1
+    size: Literal["tiny", "124m", "350m", "1300m", "7b"] = (
+        "tiny"  # of the model; what is null below is as the size has it
+    )
+    style: Literal["gpt2", "llama"] = "gpt2"
+    layers: Count | None = None
+    heads: Count | None = None
+    kv_heads: Count | None = None  # fewer than heads: several queries share a key and a value
+    width: Count | None = None  # of the states; a multiple of heads
+    context: Count | None = None  # tokens of a sample
+    vocabulary: Count | None = None  # tokens there are
+    tied: bool | None = None  # one weight for embedding and head; null: as the style has it, but not in a pipeline
+    data: str | None = None  # a file or folder of tokens, or a text; null: words made up on the spot
+    held_out: Share = 0.05  # of every file's end, kept aside for evaluation
+    steps: Count = 100
+    batch: Count = 16  # sequences per step, of all processes together
+    lr: Positive = 1e-3
+    last_lr: Share = 0.1  # where half a cosine ends, as a share of lr
+    warmup: Whole = 20  # steps, straight up to lr
+    weight_decay: NotNegative = 0.1  # of matrices only
+    clip: Positive | None = 1.0  # the largest norm of gradients, where the plan has none
+    evaluate_every: Count = 50  # steps
+    evaluate_batches: Count = 4
+    seed: Whole = 1  # of first weights, made-up words and the order of samples
 
 
 # ---- shape -----------------------------------------------------------------------------------------------------------
@@ -99,9 +104,19 @@ class GPTConfig:
         if self.style not in (GPT2, LLAMA):
             raise InvalidInput(unknown("style", self.style, (GPT2, LLAMA)))
         if self.width % self.heads:
-            raise InvalidInput(f"width={self.width} is not divided by heads={self.heads}")
+            raise InvalidInput(
+                f"width={self.width} is not divided by heads={self.heads}; numbers that do: {_divisors(self.width)}"
+            )
         if self.heads % self.groups:
-            raise InvalidInput(f"heads={self.heads} is not divided by kv_heads={self.kv_heads}")
+            raise InvalidInput(
+                f"heads={self.heads} is not divided by kv_heads={self.kv_heads}; numbers that do: "
+                f"{_divisors(self.heads)}"
+            )
+        if self.style == LLAMA and self.head_width % 2:
+            raise InvalidInput(
+                f"width={self.width} and heads={self.heads} make heads of width {self.head_width}, which rotary "
+                "positions (style=llama) cannot halve; give a width that 2 × heads divides"
+            )
 
     @property
     def groups(self) -> int:
@@ -121,6 +136,10 @@ class GPTConfig:
             return self.hidden
         # SwiGLU has three products where the others have two: two thirds as wide for as many parameters.
         return 4 * self.width if self.style == GPT2 else -(-8 * self.width // (3 * 128)) * 128
+
+
+def _divisors(number: int) -> str:
+    return ", ".join(str(divisor) for divisor in range(1, number + 1) if number % divisor == 0)
 
 
 def config_of(settings: Settings, *, tied: bool | None = None) -> GPTConfig:
@@ -348,7 +367,7 @@ def streams_of(settings: Settings, config: GPTConfig) -> tuple[TokenStream, Toke
     else:
         files = open_tokens(Path(settings.data), config.vocabulary)
     training, held_out = held_apart(files, settings.held_out, length)
-    return TokenStream(training, length), TokenStream(held_out, length)
+    return TokenStream(training, length, config.vocabulary), TokenStream(held_out, length, config.vocabulary)
 
 
 def main() -> float:
@@ -394,4 +413,4 @@ def main() -> float:
 
 
 if __name__ == "__main__":
-    main()
+    run_recipe(main)

@@ -24,7 +24,9 @@ from torch import Tensor, nn
 
 from windlass import job
 from windlass.core.errors import InvalidInput
+from windlass.core.settings import Count, Positive, Share, Whole
 from windlass.job.parallel.parallelize import Parallel
+from windlass.job.refusals import run_recipe
 from windlass.job.settings import settings_of
 from windlass.job.weights import whole_weights
 
@@ -33,18 +35,18 @@ from windlass.job.weights import whole_weights
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    model: str
-    data: str
-    rank: int = 8  # of the matrices that are learned
-    alpha: float = 16.0  # their product counts alpha / rank times
-    dropout: float = 0.0
+    model: str  # a folder as save_pretrained writes it
+    data: str  # a .jsonl file, or a text
+    rank: Count = 8  # of the matrices that are learned
+    alpha: Positive = 16.0  # their product counts alpha / rank times
+    dropout: Share = 0.0  # of what the adapters read
     targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")  # linear layers, by the end of their names
-    sequence: int = 512  # tokens of a sample at most
-    batch: int = 8  # samples per step, of all processes together
-    steps: int = 200
-    lr: float = 2e-4
-    warmup: int = 10  # steps
-    seed: int = 1
+    sequence: Count = 512  # tokens of a sample at most
+    batch: Count = 8  # samples per step, of all processes together
+    steps: Count = 200
+    lr: Positive = 2e-4
+    warmup: Whole = 10  # steps
+    seed: Whole = 1  # of first weights and the order of samples
 
 
 # ---- adapters --------------------------------------------------------------------------------------------------------
@@ -224,8 +226,6 @@ def learned_only(parallel: Parallel, config: Settings) -> Any:
 
 def main() -> float:
     """The loss of the last step."""
-    if missing := {"model", "data"} - set(job.params):
-        raise InvalidInput(f"the recipe `lora` needs the params model and data; missing: {', '.join(sorted(missing))}")
     config = settings_of(Settings)
     job.init()
     torch.manual_seed(config.seed)  # the same first adapters everywhere
@@ -238,7 +238,7 @@ def main() -> float:
         print(f"{len(samples):,} samples; {learned:,} of {total:,} parameters are learned, in {len(adapted)} layers")
     trainer = job.Trainer(
         steps=config.steps,
-        schedule=lambda step: min((step + 1) / config.warmup, 1.0, (config.steps - step) / config.steps + 0.1),
+        schedule=lambda step: min((step + 1) / max(1, config.warmup), 1.0, (config.steps - step) / config.steps + 0.1),
         tokens_per_step=config.batch * len(samples[0][0]),
     )
     fit = trainer.fit(
@@ -286,4 +286,4 @@ def save_adapter(parallel: Parallel, config: Settings) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_recipe(main)

@@ -13,9 +13,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tests.unit.job.processes import run_processes  # noqa: E402
+from windlass.core.errors import InvalidInput  # noqa: E402
 from windlass.job.recipes.classifier import (  # noqa: E402
     Settings,
     drawn_digits,
+    image_model,
     load,
     model_for,
 )
@@ -106,13 +108,38 @@ def test_data_that_cannot_be_read_is_refused(
     path = tmp_path / name
     if arrays is not None:
         np.savez(path, **arrays)
-    with pytest.raises(ValueError, match=words):
+    else:
+        path.touch()
+    with pytest.raises(InvalidInput, match=words):
         load(Settings(data=str(path)))
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", "table.csv has 0 lines, but must have a header and samples below it"),
+        ("a,b\n", "table.csv has 1 lines, but must have a header"),
+        ("a,b\n1,x\n\n2\n", "table.csv:4 has 1 cells, but the header has 2"),
+        ("a,b\n1,x\nno,y\n", "table.csv:3: could not convert .*; all columns but 'b' must be numbers"),
+        ("a,b\n1,x\n", "1 samples, of which held_out=0.1 keeps 1 aside, leave none to learn from"),
+    ],
+)
+def test_tables_that_cannot_be_read_are_refused(tmp_path: Path, content: str, words: str) -> None:
+    (tmp_path / "table.csv").write_text(content)
+    with pytest.raises(InvalidInput, match=words):
+        load(Settings(data=str(tmp_path / "table.csv")))
+
+
+def test_what_else_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"none\.csv', but there is no such file or folder"):
+        load(Settings(data=str(tmp_path / "none.csv")))
+    with pytest.raises(InvalidInput, match="width is 30, but must be a multiple of 8 for images, such as 32"):
+        image_model(1, 10, 30)
 
 
 def test_a_column_that_is_not_there_is_named(tmp_path: Path) -> None:
     (tmp_path / "table.csv").write_text("a,b\n1,x\n")
-    with pytest.raises(ValueError, match="has no column 'c'; columns: a, b"):
+    with pytest.raises(InvalidInput, match="has no column 'c'; columns: a, b"):
         load(Settings(data=str(tmp_path / "table.csv"), label="c"))
-    with pytest.raises(ValueError, match="all columns but 'a' must be numbers"):
+    with pytest.raises(InvalidInput, match="all columns but 'a' must be numbers"):
         load(dataclasses.replace(Settings(), data=str(tmp_path / "table.csv"), label="a"))

@@ -100,6 +100,12 @@ class Session:
         return _mapping("WINDLASS_CHECKPOINT", self._checkpoint)
 
     @property
+    def keeps_checkpoints(self) -> bool:
+        """Whether the run has a place for checkpoints, or its spec speaks of them. A lone process may be started in the
+        same folder again, with other settings, and is not to go on from what the last one left there."""
+        return bool(self._checkpoint_dir or self._checkpoint)
+
+    @property
     def output_dir(self) -> Path:
         """Where results go: the run's model folder, or `output` in the working folder outside a run. It exists."""
         folder = Path(self._model_dir or "output").absolute()

@@ -293,7 +293,14 @@ def main() -> float:
         """A short warm-up, then straight down to nothing."""
         return min((step + 1) / max(1, config.warmup), 1.0, (total - step) / max(1, total - config.warmup))
 
-    fit = job.Trainer(epochs=config.epochs, schedule=schedule, samples_per_step=batch, callbacks=[accuracy]).fit(
+    trainer = job.Trainer(
+        epochs=config.epochs,
+        schedule=schedule,
+        batch=batch,
+        checkpoints={} if job.session().keeps_checkpoints else None,
+        callbacks=[accuracy],
+    )
+    fit = trainer.fit(
         model,
         lambda parallel: Batches(samples, config, parallel),
         loss=F.cross_entropy,

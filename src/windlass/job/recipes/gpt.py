@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -370,13 +371,8 @@ def streams_of(settings: Settings, config: GPTConfig) -> tuple[TokenStream, Toke
     return TokenStream(training, length, config.vocabulary), TokenStream(held_out, length, config.vocabulary)
 
 
-def main() -> float:
-    """The loss on what was kept aside, at the end."""
-    settings = settings_of(Settings)
-    job.init()
-    torch.set_float32_matmul_precision("high")
-    parallel = parallel_of(settings, job.plan)
-    optimizer = optimizer_of(parallel, settings)
+def train(settings: Settings, parallel: Parallel, optimizer: Optimizer) -> float:
+    """From the first step, or from the newest checkpoint of the run; the loss on what was kept aside, at the end."""
     config: GPTConfig = parallel.parts[0].config  # type: ignore[assignment]
     training, held_out = streams_of(settings, config)
     each = parallel.plan.check_batch(settings.batch) * parallel.plan.accumulate
@@ -390,24 +386,43 @@ def main() -> float:
         return float(torch.stack(losses).mean())
 
     lr_of = schedule_of(settings)
-    batches = training.batches(batch=settings.batch, part=part, seed=settings.seed)
-    meter = job.steps(parallel, total=settings.steps, tokens_per_step=settings.batch * config.context)
+    keeps = job.session().keeps_checkpoints
     unseen = math.nan
-    for inputs, targets in islice(job.loader(batches, parallel.device), settings.steps):
-        for group in optimizer.param_groups:
-            group["lr"] = lr_of(meter.number)
-        loss = parallel.step(inputs, targets)
-        report = optimizer.step()
-        optimizer.zero_grad()
-        step = meter.done(loss, report, lr=lr_of(meter.number))
-        if step % settings.evaluate_every == 0 or step == settings.steps:
-            with meter.pause():
-                unseen = evaluate()
-            if job.is_main:
-                job.log(step, total=settings.steps, held_out_loss=unseen)
-                print(f"step {step}: loss {float(loss):.4f}, {unseen:.4f} on what it has not seen", flush=True)
+    with job.checkpoints(model=parallel, optimizer=optimizer) if keeps else nullcontext() as saved:
+        first = saved.first_step if saved is not None else 0
+        # What a step reads is known from its number: there is no other position in the data.
+        batches = training.batches(batch=settings.batch, part=part, seed=settings.seed, first=first)
+        left = max(0, settings.steps - first)
+        meter = job.steps(parallel, total=settings.steps, first=first, tokens_per_step=settings.batch * config.context)
+        for inputs, targets in islice(job.loader(batches, parallel.device), left):
+            for group in optimizer.param_groups:
+                group["lr"] = lr_of(meter.number)
+            loss = parallel.step(inputs, targets)
+            report = optimizer.step()
+            optimizer.zero_grad()
+            step = meter.done(loss, report, lr=lr_of(meter.number))
+            if step % settings.evaluate_every == 0 or step == settings.steps:
+                with meter.pause():
+                    unseen = evaluate()
+                if job.is_main:
+                    job.log(step, total=settings.steps, held_out_loss=unseen)
+                    print(f"step {step}: loss {float(loss):.4f}, {unseen:.4f} on what it has not seen", flush=True)
+            if saved is not None:
+                saved.step(step)
+    return unseen if left else evaluate()
+
+
+def main() -> float:
+    """The loss on what was kept aside, at the end."""
+    settings = settings_of(Settings)
+    job.init()
+    torch.set_float32_matmul_precision("high")
+    parallel = parallel_of(settings, job.plan)
+    optimizer = optimizer_of(parallel, settings)
+    unseen = train(settings, parallel, optimizer)
     weights = whole_weights(parallel, optimizer=optimizer)
     if weights is not None:
+        config: GPTConfig = parallel.parts[0].config  # type: ignore[assignment]
         torch.save({"weights": weights, "config": asdict(config)}, job.output_dir / "model.pt")
     return unseen
 

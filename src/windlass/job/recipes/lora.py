@@ -240,6 +240,7 @@ def main() -> float:
         steps=config.steps,
         schedule=lambda step: min((step + 1) / max(1, config.warmup), 1.0, (config.steps - step) / config.steps + 0.1),
         tokens_per_step=config.batch * len(samples[0][0]),
+        checkpoints={} if job.session().keeps_checkpoints else None,
     )
     fit = trainer.fit(
         Logits(model),
@@ -247,10 +248,14 @@ def main() -> float:
         loss=loss_for(config.batch),
         optimizer=lambda parallel: learned_only(parallel, config),
     )
-    loss = float(fit.loss) if fit.loss is not None else math.nan
     save_adapter(fit.parallel, config)
+    # There is none where an earlier attempt has done all steps.
+    loss = float(fit.loss) if fit.loss is not None else math.nan
     if job.is_main:
-        print(f"loss {loss:.4f} after {fit.step} steps; the adapter is in {job.output_dir / 'adapter'}")
+        reached = (
+            f"loss {loss:.4f} after {fit.step} steps" if fit.loss is not None else f"all {fit.step} steps were done"
+        )
+        print(f"{reached}; the adapter is in {job.output_dir / 'adapter'}")
     return loss
 
 

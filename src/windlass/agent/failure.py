@@ -262,8 +262,8 @@ def normalised(text: str) -> str:
 
 def _last_line(text: str) -> str:
     for line in reversed(text.splitlines()):
-        if line.strip():
-            return line.strip()[-500:]
+        if said := re.sub(_RANK_PREFIX, "", line).strip():
+            return said[-500:]
     return ""
 
 

@@ -90,6 +90,11 @@ def test_exit_codes_with_and_without_last_words() -> None:
     assert same[0].fingerprint != failed("", code=2).fingerprint
 
 
+def test_last_words_are_told_without_the_prefix_of_their_rank() -> None:
+    assert failed("[rank3]: error: no such file\n").message == "rank 3 exited with code 1: error: no such file"
+    assert failed("[rank3]: error: no\n").fingerprint == failed("[rank0]: error: no\n\n").fingerprint
+
+
 def test_signals() -> None:
     crash = failed("Fatal error\n", code=None, number=signal.SIGSEGV)
     assert (crash.reason, crash.message) == ("signal", "rank 3 was killed by SIGSEGV: Fatal error")

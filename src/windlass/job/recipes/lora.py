@@ -97,6 +97,14 @@ class Logits(nn.Module):
         logits: Tensor = self.model(input_ids=tokens, use_cache=False).logits
         return logits
 
+    def state_dict(self, *args: Any, **options: Any) -> dict[str, Any]:  # type: ignore[override]
+        """What is learned. Checkpoints of all else would be as large as the model, which is in its folder already."""
+        return {name: value for name, value in super().state_dict(*args, **options).items() if _is_learned(name)}
+
+
+def _is_learned(name: str) -> bool:
+    return ".lora_A." in name or ".lora_B." in name
+
 
 def load_model(folder: str) -> tuple[nn.Module, Callable[[str], list[int]]]:
     """The model, and what makes tokens of a text: its own tokenizer, or without one the text's bytes."""
@@ -264,7 +272,7 @@ def main() -> float:
 
 def save_adapter(parallel: Parallel, config: Settings) -> None:
     """A folder that `peft.PeftModel.from_pretrained(model, folder)` reads."""
-    weights = whole_weights(parallel, lambda name: ".lora_A." in name or ".lora_B." in name)
+    weights = whole_weights(parallel, _is_learned)
     if weights is None:
         return
     folder = job.output_dir / "adapter"

@@ -13,6 +13,9 @@ torch = pytest.importorskip("torch")
 from tests.unit.job.processes import run_processes  # noqa: E402
 
 pytestmark = pytest.mark.torch
+from tests.unit.job.recipes.models import save_llama  # noqa: E402
+
+pytestmark = pytest.mark.torch
 
 # Every process is gone at the beginning of a step: no goodbye, nothing flushed. What was being saved is safe by then.
 SCRIPT = """
@@ -45,7 +48,7 @@ def run(recipe: str, folder: Path, *, count: int, dies_at: int = 0) -> str:
 
 def went_on(
     recipe: str, params: dict[str, Any], plan: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> tuple[dict[str, Any], dict[str, Any]]:
+) -> tuple[Path, Path]:
     """What an undisturbed run leaves, and what one leaves that was killed."""
     count = 2 if "=2" in plan else 1
     monkeypatch.setenv("WINDLASS_PARAMS", json.dumps(params))
@@ -59,7 +62,13 @@ def went_on(
     again = run(recipe, tmp_path / "killed", count=count)
     assert "going on from step 8" in again or "going on from step 4" in again  # a late save is left out
     assert f"took {STEPS - 8} steps" in again or f"took {STEPS - 4} steps" in again
-    return tuple(torch.load(tmp_path / name / "output" / "model.pt") for name in ("undisturbed", "killed"))  # type: ignore[return-value]
+    return tmp_path / "undisturbed" / "output", tmp_path / "killed" / "output"
+
+
+def assert_equal(whole: dict[str, Any], resumed: dict[str, Any]) -> None:
+    assert whole.keys() == resumed.keys()
+    for name, weight in whole.items():
+        assert torch.equal(weight, resumed[name]), name
 
 
 @pytest.mark.parametrize("plan", ["", "shard=2", "tensor=2", "pipeline=2,accumulate=2"])
@@ -68,14 +77,32 @@ def test_a_killed_gpt_ends_as_if_nothing_had_happened(
 ) -> None:
     params = {"steps": STEPS, "warmup": 3, "evaluate_every": 6, "evaluate_batches": 1, "batch": 4}
     whole, resumed = went_on("gpt", params, plan, tmp_path, monkeypatch)
-    for name, weight in whole["weights"].items():
-        assert torch.equal(weight, resumed["weights"][name]), name
+    assert_equal(*(torch.load(folder / "model.pt")["weights"] for folder in (whole, resumed)))
 
 
 def test_a_killed_classifier_ends_as_if_nothing_had_happened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, resumed = went_on("classifier", {"epochs": 3, "batch": 900, "width": 16}, "data=2", tmp_path, monkeypatch)
-    for name, weight in whole["weights"].items():
-        assert torch.equal(weight, resumed["weights"][name]), name
+    assert_equal(*(torch.load(folder / "model.pt")["weights"] for folder in (whole, resumed)))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("plan", ["data=2", "shard=2"])
+def test_a_killed_lora_keeps_its_adapters_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: str
+) -> None:
+    model = save_llama(tmp_path / "llama")
+    (tmp_path / "data.txt").write_text("the anchor is up and the sails are set\n" * 20)
+    params = {"model": str(model), "data": str(tmp_path / "data.txt"), "sequence": 32, "steps": STEPS, "dropout": 0.1}
+    whole, resumed = went_on("lora", {**params, "batch": 4}, plan, tmp_path, monkeypatch)
+    from safetensors.torch import load_file
+    from torch.distributed.checkpoint import FileSystemReader
+
+    assert_equal(*(load_file(folder / "adapter" / "adapter_model.safetensors") for folder in (whole, resumed)))
+    (newest,) = (tmp_path / "checkpoints").glob("step-*12")
+    kept = FileSystemReader(newest).read_metadata().state_dict_metadata
+    assert sum(name.startswith("model.") for name in kept) == 16
+    assert all(".lora_" in name for name in kept if name.startswith("model.")), "the rest is in its folder already"
 
 
 def test_what_has_done_all_its_steps_says_how_good_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import warnings
 from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests.conftest import skip_unless_ci  # noqa: E402
 from tests.unit.job.processes import run_processes  # noqa: E402
+from tests.unit.job.recipes.models import save_llama  # noqa: E402
 from windlass.core.errors import InvalidInput  # noqa: E402
 from windlass.job.recipes.lora import (  # noqa: E402
     NOT_LEARNED,
@@ -34,26 +33,7 @@ lora.main()
 
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of libraries that transformers finds
-            import transformers
-    except ImportError as missing:
-        skip_unless_ci("transformers", missing)
-    folder = tmp_path_factory.mktemp("models") / "llama"
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=256,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=64,
-        initializer_range=0.2,  # so that there is something in its states to learn from
-    )
-    transformers.LlamaForCausalLM(config).save_pretrained(folder)
-    return folder
+    return save_llama(tmp_path_factory.mktemp("models") / "llama")
 
 
 def bytes_of(text: str) -> list[int]:

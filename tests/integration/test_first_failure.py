@@ -138,7 +138,7 @@ def test_a_plan_that_does_not_fit(runs: LocalRuns) -> None:
     assert exit is not None
     assert "InvalidPlan: plan tensor=3 needs a multiple of 3 processes" in exit.message
     assert exit.traceback is not None
-    assert exit.traceback.endswith("and the run has 2")
+    assert exit.traceback.endswith("and the run has 2; 3 processes fit")
 
 
 def test_a_rank_that_was_killed(runs: LocalRuns) -> None:

@@ -24,7 +24,6 @@ class Question:
     model: ModelFacts
     cluster: ClusterFacts
     batch: int
-    base: Plan
     tokens: int | None
     usd_per_gpu_hour: float
     assumed: tuple[str, ...]

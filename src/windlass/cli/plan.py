@@ -12,7 +12,7 @@ from windlass.cli.terminal import say, say_json
 from windlass.core.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from windlass.core.plan import Plan
+    from windlass.core.wanted import Wanted
     from windlass.planning import ClusterFacts
 
 Params = Annotated[str, typer.Option("--params", help="The model's parameters, e.g. 350M or 7B.")]
@@ -32,7 +32,7 @@ Interconnect = Annotated[
 ]
 PrecisionName = Annotated[str | None, typer.Option("--precision", help="fp32, bf16, fp16 or fp8.")]
 Price = Annotated[float | None, typer.Option("--price", min=0, help="Dollars per GPU and hour.")]
-Wanted = Annotated[
+PlanKeys = Annotated[
     str | None, typer.Option("--plan", metavar="K=V,...", help="What plans are to have, e.g. tensor=8,pipeline=4.")
 ]
 Top = Annotated[int, typer.Option("--top", min=1, help="How many plans to show.")]
@@ -54,7 +54,7 @@ def plan(
     interconnect: Interconnect = None,
     precision: PrecisionName = None,
     price: Price = None,
-    wanted: Wanted = None,
+    wanted: PlanKeys = None,
     top: Top = 10,
     json: options.Json = False,
 ) -> None:
@@ -65,6 +65,7 @@ def plan(
     from windlass.planning.gpus import GPUS
     from windlass.planning.shapes import infer_model, usual_batch
 
+    asked = _wanted(precision, wanted)
     inferred = infer_model(
         parse_count(params, what="--params"),
         layers=layers, width=width, heads=heads, kv_heads=kv_heads, vocabulary=vocabulary, sequence=sequence,
@@ -84,12 +85,11 @@ def plan(
         model=model,
         cluster=cluster,
         batch=batch,
-        base=_base(cluster, precision, wanted),
         tokens=parse_count(tokens, what="--tokens") if tokens else None,
         usd_per_gpu_hour=dollars,
         assumed=(*assumed, f"${dollars:,.2f} per GPU and hour ({source})") if price is None else tuple(assumed),
     )
-    candidates = rank_plans(model, cluster, batch=batch, base=question.base)
+    candidates = rank_plans(model, cluster, batch=batch, wanted=asked)
     if json:
         say_json(as_json(question, candidates[:top]))
         return
@@ -97,18 +97,18 @@ def plan(
         say(line)
 
 
-def _base(cluster: ClusterFacts, precision: str | None, wanted: str | None) -> Plan:
-    """What every plan has. Compiled, since that is never slower and the recipes do it."""
-    from dataclasses import replace
+def _wanted(precision: str | None, plan: str | None) -> Wanted:
+    """What every plan is to have; the rest is chosen."""
+    from windlass.core.plan import plan_keys
+    from windlass.core.wanted import AUTO, Wanted
 
-    from windlass.core.plan import Precision, parse_plan
-
-    base = replace(parse_plan(wanted), compile=True)
-    if precision:
-        base = replace(base, precision=parse_plan({"precision": precision}).precision)
-    elif base.precision is Precision.FP32:
-        base = replace(base, precision=cluster.default_precision())
-    return base
+    named = plan_keys(plan, others=(AUTO,))
+    named.pop(AUTO, None)
+    if precision is not None:
+        (asked,) = plan_keys({"precision": precision}).values()
+        if named.setdefault("precision", asked) is not asked:
+            raise InvalidInput(f"--plan says precision={named['precision']} and --precision {asked}; give one of them")
+    return Wanted(named=named, auto=True)
 
 
 def _price(given: float | None, gpu_name: str) -> tuple[float, str]:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from windlass.cli.charts import number, sparkline
 from windlass.cli.pane import clip
 from windlass.cli.terminal import STATE_MARKS, STATE_STYLES, Paint, cells, fit
-from windlass.core.plan import AUTO, parse_plan
 from windlass.core.quantities import format_duration, format_size
+from windlass.core.wanted import spec_text
 
 if TYPE_CHECKING:
     from windlass.client import Metric
@@ -197,7 +197,7 @@ def put_request(record: Record, view: RunView) -> None:
     record.put("recipe", spec.recipe)
     record.put("roles", ", ".join(_role_words(name, role) for name, role in spec.roles.items()))
     if spec.plan is not None:
-        record.put("plan", "auto" if spec.plan == AUTO else str(parse_plan(spec.plan)))
+        record.put("plan", spec_text(spec.plan))
     record.put("framework", spec.framework)
     record.put("resources", ", ".join(_asked(spec)))
     record.put("params", "  ".join(f"{name}={_short(value)}" for name, value in spec.params.items()))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from windlass.core.accelerators import is_tpu
-from windlass.core.plan import AUTO, parse_plan
+from windlass.core.wanted import as_environment
 from windlass.engines.contract import InPlace, Launch
 from windlass.runs.command import fill_roles, is_self_launching, params_json, workers_per_node
 from windlass.runs.records import AttemptRecord, RunRecord
@@ -88,9 +88,7 @@ def _in_place(run: RunRecord, key: str) -> InPlace | None:
 
 def _plan(plan: str | Mapping[str, Any] | None) -> dict[str, str]:
     """The run's plan as `windlass.job` reads it; without one nothing is said."""
-    if plan is None:
-        return {}
-    return {"WINDLASS_PLAN": AUTO if plan == AUTO else parse_plan(plan).as_json()}
+    return {} if plan is None else {"WINDLASS_PLAN": as_environment(plan)}
 
 
 def _checkpoint(wanted: CheckpointSpec | None, run_id: str) -> dict[str, str]:

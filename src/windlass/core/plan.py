@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any
@@ -16,13 +16,15 @@ from typing import Any
 from windlass.core.errors import InvalidInput
 from windlass.core.names import nearest
 
-AUTO = "auto"  # instead of a plan: let the planner choose
-
 
 class InvalidPlan(InvalidInput):
     """A plan that breaks a rule, by itself or with this many processes or this model."""
 
     code = "invalid_plan"
+
+    def __str__(self) -> str:
+        """With the hint: raised in a script, it is all that is seen of it."""
+        return f"{self.message}; {self.hint}" if self.hint else self.message
 
 
 class Schedule(StrEnum):
@@ -105,22 +107,25 @@ class Plan:
         return self.copies * self.tensor * self.pipeline
 
     def sized(self, world_size: int) -> Plan:
-        """This plan for so many processes, `data` filled in; InvalidPlan says which numbers would fit."""
+        """This plan for so many processes, `data` filled in; InvalidPlan says which numbers would fit, or which of its
+        keys do not go together."""
+        for problem in _conflicts(self, world_size):
+            raise InvalidPlan(problem)
         others = self.shard * self.tensor * self.pipeline
         product = _product(self, ("shard", "tensor", "pipeline"))
         if self.data is None:
             if world_size % others:
                 raise InvalidPlan(
                     f"plan {self} needs a multiple of {others} processes ({product}), and the run has {world_size}",
-                    hint=_sizes_that_fit(world_size, others),
+                    hint=sizes_that_fit(world_size, others),
                 )
             return replace(self, data=world_size // others)
         if self.data * others != world_size:
+            needed, instead = self.data * others, f"with {world_size} processes, data={world_size // others} fits"
             product = _product(self, ("data", "shard", "tensor", "pipeline"))
-            left = f"data={world_size // others}" if world_size % others == 0 else None
             raise InvalidPlan(
-                f"plan {self} needs {self.data * others} processes ({product}), and the run has {world_size}",
-                hint=f"with {world_size} processes, {left} fits" if left else _sizes_that_fit(world_size, others),
+                f"plan {self} needs {needed} processes ({product}), and the run has {world_size}",
+                hint=f"{needed} processes fit" if world_size % others else instead,
             )
         return self
 
@@ -129,12 +134,12 @@ class Plan:
         for what, count in (("heads", model.heads), ("key/value heads", model.kv_heads)):
             if self.tensor > 1 and count is not None and count % self.tensor:
                 raise InvalidPlan(
-                    f"tensor={self.tensor} does not divide the model's {count} {what}; {_divisors(count)}"
+                    f"tensor={self.tensor} does not divide the model's {count} {what}; {divisors_in_words(count)}"
                 )
         if self.sequence and model.sequence is not None and model.sequence % self.tensor:
             raise InvalidPlan(
                 f"sequence parallelism over tensor={self.tensor} does not divide the sequence of {model.sequence}; "
-                f"{_divisors(model.sequence)}"
+                f"{divisors_in_words(model.sequence)}"
             )
         if model.layers is not None and self.total_stages > model.layers:
             raise InvalidPlan(
@@ -152,21 +157,23 @@ class Plan:
         parts = self.copies * self.accumulate
         if batch < parts or batch % parts:
             below, above = batch // parts * parts, (batch // parts + 1) * parts
+            each = batch // self.copies if batch % self.copies == 0 else None
             raise InvalidPlan(
                 f"a batch of {batch} is not divided by {parts} (data×shard={self.copies}, "
-                f"accumulate={self.accumulate}); {f'{below} or {above}' if below else above} would be"
+                f"accumulate={self.accumulate}); {f'{below} or {above}' if below else above} would be",
+                hint=f"accumulate for this batch: {divisors_in_words(each)}" if each else None,
             )
         return batch // parts
 
     def as_dict(self) -> dict[str, Any]:
         """What differs from the defaults, in plain values; `parse_plan` reads it back."""
-        return {name: str(v) if isinstance(v, StrEnum) else v for name, v in _given(self)}
+        return plain_values(dict(_given(self)))
 
     def as_json(self) -> str:
         return json.dumps(self.as_dict())
 
     def __str__(self) -> str:
-        return ",".join(f"{name}={_text(value)}" for name, value in _given(self)) or "data"
+        return plan_text(dict(_given(self))) or "data"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,25 +188,51 @@ class ModelShape:
 
 
 def parse_plan(value: Plan | str | Mapping[str, Any] | None) -> Plan:
-    """From a mapping, from JSON, or from `data=2,tensor=4,precision=bf16`. `auto` is the caller's to resolve."""
-    if value is None:
-        return Plan()
-    if isinstance(value, Plan):
-        return value
-    if isinstance(value, str):
-        value = _mapping(value.strip())
-    known = {field.name: field for field in fields(Plan)}
+    """From a mapping, from JSON, or from `data=2,tensor=4,precision=bf16`. `windlass.core.wanted` reads what leaves
+    something to the planner (`auto`)."""
+    return value if isinstance(value, Plan) else plan_of(plan_keys(value))
+
+
+def plan_of(named: Mapping[str, Any]) -> Plan:
+    """With defaults for what is not named."""
+    plan = Plan(**named)
+    # What differs from its default is told from what nobody said when the plan gets its processes; this is not.
+    if "zero" in named and plan.shard == 1 and plan.zero == _DEFAULTS["zero"]:
+        raise InvalidPlan(_zero_in_vain(plan.zero))
+    return plan
+
+
+def plan_keys(value: str | Mapping[str, Any] | None, *, others: Iterable[str] = ()) -> dict[str, Any]:
+    """The keys that are named, with their values as a plan has them. `others`: flags that may stand beside them."""
+    pairs = _pairs(value.strip()) if isinstance(value, str) else list((value or {}).items())
+    known = [*others, *(field.name for field in fields(Plan))]
     given: dict[str, Any] = {}
-    for name, raw in value.items():
+    for written, raw in pairs:
+        name = written.lower()
         if name not in known:
             guess = nearest(name, known)
             raise InvalidPlan(
-                f"unknown plan key {name!r}; " + (f"did you mean {guess!r}?" if guess else f"known: {', '.join(known)}")
+                f"unknown plan key {written!r}; "
+                + (f"did you mean {guess!r}?" if guess else f"known: {', '.join(known)}")
             )
-        given[name] = _value(name, raw)
-    return Plan(**given)
+        if name in given:
+            raise InvalidPlan(f"plan key {name!r} is given twice; leave out one of them")
+        given[name] = _flag(name, raw) if name in others else _value(name, raw)
+        for problem in _wrong(name, given[name]):
+            raise InvalidPlan(problem)
+    return given
 
 
+def plan_text(named: Mapping[str, Any]) -> str:
+    """As `plan_keys` reads it."""
+    return ",".join(f"{name}={_text(value)}" for name, value in named.items())
+
+
+def plain_values(named: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: str(value) if isinstance(value, StrEnum) else value for name, value in named.items()}
+
+
+_DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(Plan)}
 _KINDS: dict[str, type[StrEnum]] = {
     "schedule": Schedule,
     "precision": Precision,
@@ -207,22 +240,24 @@ _KINDS: dict[str, type[StrEnum]] = {
     "compress": Compression,
     "on_nan": OnNan,
 }
+_COUNTS = ("data", "shard", "tensor", "pipeline", "accumulate", "stages")
 _FLAGS = ("sequence", "compile", "offload")
 _NONE = (None, "", "none", "null", "~")
 
 
-def _mapping(text: str) -> Mapping[str, Any]:
-    if not text or text == "data":
-        return {}
+def _pairs(text: str) -> list[tuple[str, Any]]:
     if text.startswith("{"):
         try:
-            loaded = json.loads(text)
+            loaded: list[tuple[str, Any]] = json.loads(text, object_pairs_hook=list)
         except json.JSONDecodeError as error:
             raise InvalidPlan(f"the plan is not JSON: {error}") from None
-        return dict(loaded)
+        return loaded
     pairs = [part.strip().partition("=") for part in text.split(",") if part.strip()]
     # A flag may stand alone, and so may what has no number: `tensor=2,sequence`, `data,accumulate=4`.
-    return {name.strip(): word.strip() if equals else name.strip() != "data" or None for name, equals, word in pairs}
+    return [
+        (name.strip(), word.strip() if equals else name.strip().lower() != "data" or None)
+        for name, equals, word in pairs
+    ]
 
 
 def _value(name: str, raw: Any) -> Any:
@@ -266,15 +301,19 @@ def _flag(name: str, raw: Any) -> bool:
     return flag
 
 
+def _wrong(name: str, value: Any) -> Iterator[str]:
+    """What no plan can have, whatever else it says."""
+    if name in _COUNTS and value is not None and value < 1:
+        yield f"plan key {name!r} is {value}, but must be a whole number from 1"
+    if name == "zero" and value not in (1, 2, 3):
+        yield f"plan key 'zero' is {value}; options: 1 (optimizer state), 2 (and gradients), 3 (and parameters)"
+    if name == "clip" and value is not None and not (value > 0 and math.isfinite(value)):
+        yield f"plan key 'clip' is {value}, but must be a number above 0"
+
+
 def _problems(plan: Plan) -> Iterator[str]:
-    for name in ("data", "shard", "tensor", "pipeline", "accumulate", "stages"):
-        count = getattr(plan, name)
-        if count is not None and count < 1:
-            yield f"plan key {name!r} is {count}, but must be a whole number from 1"
-    if plan.zero not in (1, 2, 3):
-        yield f"plan key 'zero' is {plan.zero}; options: 1 (optimizer state), 2 (and gradients), 3 (and parameters)"
-    if plan.clip is not None and not (plan.clip > 0 and math.isfinite(plan.clip)):
-        yield f"plan key 'clip' is {plan.clip}, but must be a number above 0"
+    for name in (*_COUNTS, "zero", "clip"):
+        yield from _wrong(name, getattr(plan, name))
     if plan.sequence and plan.tensor == 1:
         yield "sequence=true divides along the sequence over the processes of `tensor`, and tensor is 1; try tensor=2"
     if plan.stages is not None and plan.stages > 1 and plan.schedule is not Schedule.INTERLEAVED:
@@ -294,6 +333,26 @@ def _problems(plan: Plan) -> Iterator[str]:
         yield "offload=true moves divided state to the host's memory, and shard is 1; try shard=2 or more"
 
 
+def _conflicts(plan: Plan, world_size: int) -> Iterator[str]:
+    """What is said in vain, or what Windlass cannot do together. Not refused before the plan is to be used: records of
+    runs, and those of other software, may have it."""
+    if plan.shard == 1 and plan.zero != _DEFAULTS["zero"]:
+        yield _zero_in_vain(plan.zero, world_size // (plan.tensor * plan.pipeline * (plan.data or 1)))
+    if plan.pipeline == 1 and (plan.schedule is not _DEFAULTS["schedule"] or plan.stages_per_process > 1):
+        yield f"schedule={plan.schedule} is an order of work in a pipeline, and pipeline is 1; try pipeline=2 or more"
+    if plan.precision is Precision.FP8 and plan.tensor > 1:
+        yield (
+            f"precision=fp8 scales whole weights, and tensor={plan.tensor} divides them; use data, shard or pipeline "
+            "with it, or bf16"
+        )
+
+
+def _zero_in_vain(zero: int, shard: int = 2) -> str:
+    """`shard`: what would fit."""
+    way = f"try shard={shard}" if shard > 1 else "more processes have it, with shard=2"
+    return f"zero={zero} says what is divided among the processes of `shard`, and shard is 1; {way}, or leave out zero"
+
+
 def _given(plan: Plan) -> Iterator[tuple[str, Any]]:
     for field in fields(plan):
         value = getattr(plan, field.name)
@@ -309,10 +368,10 @@ def _product(plan: Plan, names: tuple[str, ...]) -> str:
     return " × ".join(f"{name} {getattr(plan, name)}" for name in names)
 
 
-def _sizes_that_fit(world_size: int, others: int) -> str:
+def sizes_that_fit(world_size: int, others: int) -> str:
     below, above = world_size // others * others, (world_size // others + 1) * others
     return f"{below} or {above} processes fit" if below else f"{above} processes fit"
 
 
-def _divisors(count: int) -> str:
+def divisors_in_words(count: int) -> str:
     return "options: " + ", ".join(str(part) for part in range(1, count + 1) if count % part == 0)

@@ -16,7 +16,8 @@ from windlass.agent import stacksignal
 from windlass.agent.layout import metrics_spool, progress
 from windlass.core.manifest import Manifest
 from windlass.core.names import nearest
-from windlass.core.plan import AUTO, Plan, parse_plan
+from windlass.core.plan import Plan, plan_of
+from windlass.core.wanted import parse_wanted
 from windlass.job.alerts import AlertGate
 from windlass.job.logbook import Logbook, count_of
 from windlass.job.spool import Alert, Measured, SaveNote, Spool
@@ -90,8 +91,10 @@ class Session:
 
     @property
     def plan(self) -> Plan | str:
-        """How the run wants its model spread: a plan, or "auto"; without one, data parallel over all processes."""
-        return AUTO if self._plan == AUTO else parse_plan(self._plan)
+        """How the run wants its model spread: a plan, or "auto", alone or with what is not left to the planner, as in
+        "auto,clip=1"; without one, data parallel over all processes."""
+        wanted = parse_wanted(self._plan)
+        return str(wanted) if wanted.auto else plan_of(wanted.named)
 
     @property
     def wanted_checkpoints(self) -> Mapping[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from windlass.core.plan import ModelShape, Precision
 from windlass.planning.gpus import Gpu, find_gpu
@@ -102,6 +103,7 @@ class ClusterFacts:
     gpus_per_node: int | None = None
     node_gbps: float | None = None  # between nodes, for a whole node, gigabits a second; None: as in the table
     device: Gpu | None = None  # in place of the table's
+    compiles: bool = True  # whether torch's compiler works on these GPUs
 
     @property
     def gpu(self) -> Gpu:
@@ -117,6 +119,12 @@ class ClusterFacts:
         if self.node_gbps is None:
             return self.gpu.between_nodes
         return self.node_gbps * 1e9 / 8 / (self.gpus_per_node or self.gpu.per_node)
+
+    def usual(self, model: ModelFacts) -> dict[str, Any]:
+        """What the planner chooses without comparing: it never makes a step slower. Of a model whose shape is not known
+        it is not known either what compiling it does."""
+        compiles = self.compiles and not self.gpu.is_cpu and model.transformer() is not None
+        return {"precision": self.default_precision(), "compile": compiles}
 
     def default_precision(self) -> Precision:
         gpu = self.gpu

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from windlass.core.plan import InvalidPlan, Plan, Precision, Recompute, Schedule
 from windlass.planning.facts import ClusterFacts, ModelFacts, Transformer
 from windlass.planning.memory import Memory, budget, memory_of
 from windlass.planning.timing import Timing, time_of
 
-_DEFAULT = Plan()
 _STAGES = (2, 3, 4)  # per process, when interleaved; more only adds messages
 _MOST_MICROBATCH = 64
 # Predictions that differ by less are the same: nobody wants a pipeline, or the last gigabyte, for so little.
@@ -37,11 +37,14 @@ class Candidate:
         return self.days(tokens) * 24 * self.plan.world_size * per_gpu_hour
 
 
-def find_candidates(model: ModelFacts, cluster: ClusterFacts, *, batch: int | None, base: Plan) -> list[Candidate]:
+def find_candidates(
+    model: ModelFacts, cluster: ClusterFacts, *, batch: int | None, named: Mapping[str, Any]
+) -> list[Candidate]:
     """Those that fit the memory, the best first, one for each way to divide the processes.
 
-    `batch`: samples of a step; None: one microbatch of one sample for each process that reads data. What differs from
-    the defaults in `base` is kept as it is. Empty if nothing fits, or the model's shape is not known.
+    `batch`: samples of a step; None: one microbatch of one sample for each process that reads data. All of them have
+    the values of `named`, and defaults for what is not chosen here. Empty if nothing fits, or the model's shape is not
+    known.
     """
     transformer = model.transformer()
     if transformer is None:
@@ -49,7 +52,7 @@ def find_candidates(model: ModelFacts, cluster: ClusterFacts, *, batch: int | No
     room = budget(cluster.gpu)
     layouts: dict[tuple[int | None, ...], list[Candidate]] = {}
     fitted: tuple[object, ...] = ()
-    for plan, microbatch in possible_plans(model, cluster, batch=batch, base=base, room=room):
+    for plan, microbatch in possible_plans(model, cluster, batch=batch, named=named, room=room):
         division = (plan.data, plan.shard, plan.zero, plan.tensor, plan.pipeline, plan.total_stages, plan.accumulate)
         if division == fitted:
             continue  # it fits with less recomputing, and then it is faster
@@ -72,82 +75,104 @@ def possible_plans(
     cluster: ClusterFacts,
     *,
     batch: int | None,
-    base: Plan,
+    named: Mapping[str, Any],
     room: float = math.inf,
-    offload: bool = False,
 ) -> Iterator[tuple[Plan, int]]:
     """Plans and samples of a microbatch: all that can be divided so, unless the state alone takes more than `room`."""
     transformer = model.transformer()
-    for layout in _layouts(model, cluster, base, offload=offload or base.offload):
+    for layout in _layouts(model, cluster, named):
         if batch is not None and batch % layout.copies:
             continue
         if transformer is not None and memory_of(layout, transformer, 0).total > room:
             continue
-        for accumulate, microbatch in _microbatches(layout, batch, base):
-            for schedule, stages in _schedules(layout.pipeline, accumulate, model, base):
-                plan = replace(layout, schedule=schedule, stages=stages, accumulate=accumulate)
-                for recompute in _recomputes(model, base):
+        for accumulate, microbatch in _microbatches(layout, batch, named):
+            for schedule, stages in _schedules(layout.pipeline, accumulate, model, named):
+                way = {"schedule": schedule, "stages": stages, "accumulate": accumulate}
+                plan = _usable(layout, way, model, cluster)
+                if plan is None:
+                    continue
+                for recompute in _recomputes(model, named):
                     yield replace(plan, activation_checkpoint=recompute), microbatch
 
 
-def _layouts(model: ModelFacts, cluster: ClusterFacts, base: Plan, *, offload: bool) -> Iterator[Plan]:
+def _layouts(model: ModelFacts, cluster: ClusterFacts, named: Mapping[str, Any]) -> Iterator[Plan]:
     """Plans that differ in the mesh and in what is divided, of one microbatch each."""
-    start = {"schedule": Schedule.ONE_F_ONE_B, "stages": None, "accumulate": 1, "offload": offload}
-    for data, shard, tensor, pipeline in _meshes(model, cluster, base):
+    later = {"schedule", "stages", "accumulate"}
+    kept = {name: value for name, value in named.items() if name not in later}
+    for data, shard, tensor, pipeline in _meshes(model, cluster, named):
+        sides = {"data": data, "shard": shard, "tensor": tensor, "pipeline": pipeline}
         sequence = tensor > 1 and (model.sequence is None or model.sequence % tensor == 0)
-        sides = {"data": data, "shard": shard, "tensor": tensor, "sequence": sequence, "pipeline": pipeline}
-        for zero in (1, 2, 3) if shard > 1 and base.zero == _DEFAULT.zero else (base.zero,):
-            try:
-                plan = replace(base, zero=zero, **start, **sides)  # type: ignore[arg-type]
-                plan.check_model(model.shape)
-            except InvalidPlan:
-                break  # the rules are the plan's own, and not repeated here
+        for zero in zeros(shard, named):
+            plan = _usable(Plan(), {"sequence": sequence, **kept, **sides, "zero": zero}, model, cluster)
+            if plan is None:
+                break
             yield plan
 
 
-def _meshes(model: ModelFacts, cluster: ClusterFacts, base: Plan) -> Iterator[tuple[int, int, int, int]]:
+def _usable(start: Plan, changes: Mapping[str, Any], model: ModelFacts, cluster: ClusterFacts) -> Plan | None:
+    """None if no plan comes of it: the rules are the plan's own, and not repeated here."""
+    try:
+        plan = replace(start, **changes).sized(cluster.world_size)
+        plan.check_model(model.shape)
+    except InvalidPlan:
+        return None
+    return plan
+
+
+def zeros(shard: int, named: Mapping[str, Any]) -> Sequence[int]:
+    """What of the state may be divided; nothing at all if that was named and there is nothing to divide among."""
+    if "zero" in named:
+        return (named["zero"],) if shard > 1 else ()
+    return (1, 2, 3) if shard > 1 else (3,)
+
+
+def _meshes(model: ModelFacts, cluster: ClusterFacts, named: Mapping[str, Any]) -> Iterator[tuple[int, int, int, int]]:
     """Sizes of the four sides. `tensor` stays within a node: its sums cannot wait for a network."""
-    world = cluster.world_size
-    for tensor in _choices(base.tensor, _divisors(math.gcd(world, cluster.per_node)), allowed=model.divisible):
-        for pipeline in _choices(base.pipeline, _divisors(world), allowed=model.stageable):
+    world, data = cluster.world_size, named.get("data")
+    near = _divisors(math.gcd(world, cluster.per_node)) if model.divisible else (1,)
+    for tensor in _choices(named, "tensor", near):
+        for pipeline in _choices(named, "pipeline", _divisors(world) if model.stageable else (1,)):
             if world % (tensor * pipeline):
                 continue
             rest = world // tensor // pipeline
-            for shard in _choices(base.shard, _divisors(rest), allowed=True):
-                if rest % shard == 0 and base.data in (None, rest // shard):
+            for shard in _choices(named, "shard", _divisors(rest)):
+                if rest % shard == 0 and data in (None, rest // shard):
                     yield rest // shard, shard, tensor, pipeline
 
 
-def _microbatches(layout: Plan, batch: int | None, base: Plan) -> Iterator[tuple[int, int]]:
+def _microbatches(layout: Plan, batch: int | None, named: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
     """How many of them, and how many samples each has."""
     if batch is None:
         # Nobody said how many samples there are: as few microbatches as keep a pipeline busy for the most part.
-        yield max(base.accumulate, 2 * layout.pipeline if layout.pipeline > 1 else 1), 1
+        yield named.get("accumulate", 2 * layout.pipeline if layout.pipeline > 1 else 1), 1
         return
     samples = batch // layout.copies
     for microbatch in _divisors(samples):
         accumulate = samples // microbatch
-        if microbatch <= _MOST_MICROBATCH and base.accumulate in (1, accumulate):
+        if microbatch <= _MOST_MICROBATCH and named.get("accumulate", accumulate) == accumulate:
             yield accumulate, microbatch
 
 
-def _schedules(pipeline: int, accumulate: int, model: ModelFacts, base: Plan) -> Iterator[tuple[Schedule, int | None]]:
+def _schedules(
+    pipeline: int, accumulate: int, model: ModelFacts, named: Mapping[str, Any]
+) -> Iterator[tuple[Schedule, int | None]]:
     """1F1B keeps less than GPipe and is as fast, so the latter is used only when it is asked for."""
+    asked, stages = named.get("schedule"), named.get("stages")
     if pipeline == 1:
-        yield Schedule.ONE_F_ONE_B, None
+        yield asked or Schedule.ONE_F_ONE_B, stages
         return
-    if base.schedule is not Schedule.INTERLEAVED:
-        yield base.schedule, None
-    if base.schedule is Schedule.GPIPE or accumulate % pipeline:
+    if asked is not Schedule.INTERLEAVED and stages in (None, 1):
+        yield asked or Schedule.ONE_F_ONE_B, stages
+    if asked not in (None, Schedule.INTERLEAVED) or accumulate % pipeline or stages == 1:
         return
-    for stages in (base.stages,) if base.stages else _STAGES:
-        if pipeline * stages <= (model.layers or 0):
-            yield Schedule.INTERLEAVED, stages
+    for count in (stages,) if stages else _STAGES:
+        if pipeline * count <= (model.layers or 0):
+            yield Schedule.INTERLEAVED, count
 
 
-def _recomputes(model: ModelFacts, base: Plan) -> Iterable[Recompute]:
-    if base.activation_checkpoint is not Recompute.NONE:
-        return (base.activation_checkpoint,)
+def _recomputes(model: ModelFacts, named: Mapping[str, Any]) -> Iterable[Recompute]:
+    if "activation_checkpoint" in named:
+        return (named["activation_checkpoint"],)
     return tuple(Recompute) if model.stageable else (Recompute.NONE,)
 
 
@@ -182,11 +207,9 @@ def _complexity(plan: Plan) -> float:
     return float(sum(parts))
 
 
-def _choices(fixed: int, options: Iterable[int], *, allowed: bool) -> Iterable[int]:
-    """The one that was asked for; else all, if the model can be divided so."""
-    if fixed != 1:
-        return (fixed,)
-    return options if allowed else (1,)
+def _choices(named: Mapping[str, Any], side: str, options: Iterable[int]) -> Iterable[int]:
+    """The one that was asked for, else all that the model and the cluster allow."""
+    return (named[side],) if side in named else options
 
 
 def _divisors(number: int) -> tuple[int, ...]:

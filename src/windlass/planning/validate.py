@@ -6,7 +6,6 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from windlass.core.plan import Plan, Precision
 from windlass.planning.choice import rank_plans
 from windlass.planning.facts import ClusterFacts
 from windlass.planning.gpus import GIB
@@ -83,8 +82,7 @@ def render_examples() -> Iterator[str]:
     yield "| example | said | predicted |"
     yield "|---|---|---|"
     cluster = ClusterFacts(world_size=64, gpu_type="a100-80g")
-    base = Plan(precision=Precision.BF16, compile=True)
-    best = rank_plans(infer_model(7_000_000_000).model, cluster, batch=1024, base=base)[0]
+    best = rank_plans(infer_model(7_000_000_000).model, cluster, batch=1024)[0]
     tokens, hours = best.tokens_per_s * 336 * 3600, 64 * 336
     yield (
         f"| 7B on 64 A100 80 GB, 336 hours at $2.68 | $576,768 | ${hours * 2.68:,.0f} for {tokens / 1e9:,.0f}B tokens; "

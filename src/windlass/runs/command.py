@@ -14,9 +14,10 @@ from windlass.core import recipes
 from windlass.core.accelerators import tpu
 from windlass.core.errors import InvalidInput, InvalidSpec
 from windlass.core.names import nearest
-from windlass.core.plan import AUTO, InvalidPlan, parse_plan
+from windlass.core.plan import InvalidPlan
 from windlass.core.resources import Node, Resources
 from windlass.core.roles import Role
+from windlass.core.wanted import parse_wanted
 from windlass.wire.gang import is_essential
 from windlass.wire.spec import RunSpec
 
@@ -77,15 +78,15 @@ def check_params(spec: RunSpec) -> None:
 def check_plan(spec: RunSpec, argv: tuple[str, ...]) -> None:
     """InvalidSpec if the run's processes cannot form the mesh of its plan, with the numbers that would. An elastic run
     may be on any number of nodes of its range, and with any number of GPUs of theirs, so all of them must do."""
-    if spec.plan is None or spec.plan == AUTO:
+    if spec.plan is None:
         return
-    plan, elastic, resources = parse_plan(spec.plan), spec.elastic, spec.resources
+    wanted, elastic, resources = parse_wanted(spec.plan), spec.elastic, spec.resources
     counts = range(elastic.min_nodes, elastic.max_nodes + 1) if elastic else (resources.nodes,)
     amounts = range(resources.min_gpus, int(resources.gpus) + 1) if resources.min_gpus else (resources.gpus,)
     sizes = sorted({(nodes, workers_per_node(spec, argv, gpus=gpus)) for nodes in counts for gpus in amounts})
     for nodes, workers in sizes:
         try:
-            plan.sized(nodes * workers)
+            wanted.check_size(nodes * workers)
         except InvalidPlan as error:
             hint = f"processes are nodes × nproc, here {nodes} × {workers}"
             if elastic:

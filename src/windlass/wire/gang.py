@@ -12,8 +12,8 @@ from pydantic import BeforeValidator, Field, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from windlass.core.errors import InvalidInput
-from windlass.core.plan import AUTO, parse_plan
 from windlass.core.quantities import parse_duration
+from windlass.core.wanted import parse_wanted
 from windlass.wire.strict import StrictModel
 
 _KEY = re.compile(r"plan key '(\w+)'")
@@ -28,15 +28,15 @@ def problem_at(path: Sequence[str | int], message: str) -> ValidationError:
 
 
 def _plan(value: Any) -> Any:
-    """`auto`, or what differs from the defaults: `data=2,tensor=2` and a mapping are the same plan."""
-    if value is None or value == AUTO:
+    """What differs from the defaults: `data=2,tensor=2` and a mapping are the same plan. With `auto`, what is named."""
+    if value is None:
         return value
     if not isinstance(value, str | Mapping) or (
         isinstance(value, Mapping) and not all(isinstance(k, str) for k in value)
     ):
         raise ValueError("a plan is a mapping of plan keys, text like `data=2,tensor=2`, or `auto`")
     try:
-        return parse_plan(value).as_dict()
+        return parse_wanted(value).as_spec()
     except InvalidInput as error:
         message = error.message + (f"; {error.hint}" if error.hint else "")
         key = _KEY.search(error.message)

@@ -61,7 +61,9 @@ def test_a_sized_plan_has_as_many_processes_as_there_are(plan: Plan, world_size:
         sized = plan.sized(world_size)
     except InvalidPlan:
         others = plan.shard * plan.tensor * plan.pipeline
-        assert world_size % others or plan.data not in (None, world_size // others)
+        vain = (plan.shard == 1 and plan.zero < 3) or (plan.pipeline == 1 and plan.schedule != "1f1b")
+        mixed = plan.precision is Precision.FP8 and plan.tensor > 1
+        assert vain or mixed or world_size % others or plan.data not in (None, world_size // others)
     else:
         assert sized.world_size == world_size
         assert sized.sized(world_size) == sized
@@ -74,6 +76,7 @@ def test_a_sized_plan_has_as_many_processes_as_there_are(plan: Plan, world_size:
         ("data", Plan()),
         ("data,accumulate=4", Plan(accumulate=4)),
         ("tensor=2,sequence", Plan(tensor=2, sequence=True)),
+        ("Data=2,TENSOR=2", Plan(data=2, tensor=2)),
         ("shard=4, zero=2, precision=BF16", Plan(shard=4, zero=2, precision=Precision.BF16)),
         ('{"pipeline": 2, "schedule": "gpipe"}', Plan(pipeline=2, schedule=Schedule.GPIPE)),
         ("compress=none,clip=none,data=null", Plan()),
@@ -103,6 +106,10 @@ def test_plans_are_read(text: str, plan: Plan) -> None:
         ("shard=2,compress=fp16", "compress=fp16 works on whole gradients"),
         ("offload", "try shard=2 or more"),
         ("{oops", "the plan is not JSON"),
+        ("data=1,data=2", "plan key 'data' is given twice; leave out one of them"),
+        ('{"data": 1, "Data": 2}', "plan key 'data' is given twice"),
+        ("zero=3", "zero=3 says what is divided among the processes of `shard`, and shard is 1"),
+        ("auto", "unknown plan key 'auto'"),
     ],
 )
 def test_a_plan_that_breaks_a_rule_says_which(text: str, says: str) -> None:
@@ -119,8 +126,30 @@ def test_a_plan_for_other_numbers_of_processes_says_which_would_fit() -> None:
         Plan(data=2, tensor=2).sized(8)
     assert refused.value.hint == "with 8 processes, data=4 fits"
     with pytest.raises(InvalidPlan) as refused:
+        Plan(data=2, tensor=3).sized(2)
+    assert refused.value.hint == "6 processes fit"
+    with pytest.raises(InvalidPlan) as refused:
         Plan(tensor=4).sized(2)
     assert refused.value.hint == "4 processes fit"
+    assert str(refused.value).endswith("and the run has 2; 4 processes fit")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("zero=1", "zero=1 says what is divided among the processes of `shard`, and shard is 1; try shard=8"),
+        ("zero=2,data=2,tensor=2", "try shard=2"),
+        ("zero=2,data=8", "more processes have it, with shard=2"),
+        ("schedule=gpipe", "schedule=gpipe is an order of work in a pipeline, and pipeline is 1"),
+        ("stages=2,schedule=interleaved", "schedule=interleaved is an order of work in a pipeline"),
+        ("tensor=2,precision=fp8", "precision=fp8 scales whole weights, and tensor=2 divides them"),
+    ],
+)
+def test_what_a_plan_says_in_vain_is_refused_when_it_is_to_be_used(text: str, says: str) -> None:
+    plan = parse_plan(text)
+    with pytest.raises(InvalidPlan) as refused:
+        plan.sized(8)
+    assert says in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -151,3 +180,6 @@ def test_a_batch_is_divided_evenly_or_refused_with_its_neighbours() -> None:
         plan.check_batch(20)
     with pytest.raises(InvalidPlan, match=r"; 8 would be"):
         plan.check_batch(4)
+    with pytest.raises(InvalidPlan) as refused:
+        Plan(data=2, accumulate=3).check_batch(20)
+    assert refused.value.hint == "accumulate for this batch: options: 1, 2, 5, 10"

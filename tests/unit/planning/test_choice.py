@@ -6,7 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from windlass.core.plan import InvalidPlan, Plan, Precision, Recompute, Schedule
+from windlass.core.plan import InvalidPlan, Plan, Precision
+from windlass.core.wanted import parse_wanted
 from windlass.planning import ClusterFacts, ModelFacts, choose_plan, rank_plans
 from windlass.planning.memory import budget
 from windlass.planning.search import SAME, find_candidates
@@ -14,7 +15,6 @@ from windlass.planning.shapes import infer_model
 
 # Of no machine's speed: a busy one must not fail what is true.
 anywhere = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-BF16 = Plan(precision=Precision.BF16, compile=True)
 SEVEN_B = infer_model(7_000_000_000).model
 SMALL = ModelFacts(parameters=1_000_000, layers=4, width=128, heads=4, vocabulary=1000, sequence=64)
 WORLDS = st.sampled_from([1, 2, 3, 4, 6, 8, 12, 16, 24, 32])
@@ -42,8 +42,8 @@ def models(draw: st.DrawFn) -> ModelFacts:
 @given(model=models(), world=WORLDS, batch=st.integers(1, 64), gpu=st.sampled_from(["h100", "t4", "cpu"]))
 def test_every_plan_found_is_one_that_can_be_used(model: ModelFacts, world: int, batch: int, gpu: str) -> None:
     cluster = ClusterFacts(world_size=world, gpu_type=gpu)
-    base = Plan(precision=cluster.default_precision(), clip=1.0)
-    for candidate in find_candidates(model, cluster, batch=batch, base=base):
+    named = {**cluster.usual(model), "clip": 1.0}
+    for candidate in find_candidates(model, cluster, batch=batch, named=named):
         plan = candidate.plan
         assert plan.sized(world) == plan
         plan.check_model(model.shape)
@@ -60,7 +60,7 @@ def test_every_plan_found_is_one_that_can_be_used(model: ModelFacts, world: int,
 def test_more_memory_never_means_fewer_plans(model: ModelFacts, world: int, memory: int, more: int) -> None:
     def layouts(gigabytes: int) -> set[tuple[int | None, ...]]:
         cluster = ClusterFacts(world_size=world, gpu_type="a100", memory_bytes=gigabytes * 10**9)
-        found = find_candidates(model, cluster, batch=world * 4, base=BF16)
+        found = find_candidates(model, cluster, batch=world * 4, named=cluster.usual(model))
         return {(one.plan.data, one.plan.shard, one.plan.tensor, one.plan.pipeline) for one in found}
 
     assert layouts(memory) <= layouts(memory + more)
@@ -81,7 +81,7 @@ def test_a_plan_is_chosen_or_refused(model: ModelFacts, world: int, batch: int |
 
 
 def test_the_first_is_as_fast_as_any_and_the_rest_are_in_order() -> None:
-    found = rank_plans(SEVEN_B, ClusterFacts(world_size=64, gpu_type="a100-80g"), batch=1024, base=BF16)
+    found = rank_plans(SEVEN_B, ClusterFacts(world_size=64, gpu_type="a100-80g"), batch=1024)
     speeds = [candidate.tokens_per_s for candidate in found]
     assert speeds[0] >= max(speeds) * (1 - SAME)
     assert speeds[1:] == sorted(speeds[1:], reverse=True)
@@ -90,7 +90,7 @@ def test_the_first_is_as_fast_as_any_and_the_rest_are_in_order() -> None:
 
 
 def test_days_and_dollars() -> None:
-    best = rank_plans(SEVEN_B, ClusterFacts(world_size=64, gpu_type="a100-80g"), batch=1024, base=BF16)[0]
+    best = rank_plans(SEVEN_B, ClusterFacts(world_size=64, gpu_type="a100-80g"), batch=1024)[0]
     days = best.days(1e12)
     assert days == pytest.approx(1e12 / best.tokens_per_s / 86_400)
     assert best.dollars(1e12, 2.0) == pytest.approx(days * 24 * 64 * 2.0)
@@ -98,7 +98,7 @@ def test_days_and_dollars() -> None:
 
 def test_what_fits_as_whole_copies_is_not_divided() -> None:
     assert choose_plan(SMALL, ClusterFacts(world_size=8, gpu_type="h100"), batch=64) == Plan(
-        data=8, precision=Precision.BF16
+        data=8, precision=Precision.BF16, compile=True
     )
 
 
@@ -117,11 +117,44 @@ def test_on_cpus_the_simplest_plan_that_fits(memory: int, plan: Plan) -> None:
     assert choose_plan(SMALL, ClusterFacts(world_size=4, gpu_type="cpu", memory_bytes=memory), batch=16) == plan
 
 
-def test_what_was_asked_for_is_kept() -> None:
-    base = Plan(tensor=4, pipeline=2, schedule=Schedule.GPIPE, activation_checkpoint=Recompute.FULL, clip=1.0)
-    plan = choose_plan(SEVEN_B, ClusterFacts(world_size=16, gpu_type="h100"), batch=64, base=base)
-    assert (plan.tensor, plan.pipeline, plan.schedule, plan.clip) == (4, 2, Schedule.GPIPE, 1.0)
-    assert plan.activation_checkpoint is Recompute.FULL
+@pytest.mark.parametrize(
+    "named",
+    [
+        "tensor=4,pipeline=2,schedule=gpipe,activation_checkpoint=full,clip=1",
+        # What is named as its default is named, too.
+        "zero=3",
+        "shard=1,accumulate=2",
+        "accumulate=1,compile=false",
+        "activation_checkpoint=none,precision=fp32",
+        "pipeline=2,schedule=1f1b,sequence=false,tensor=2",
+        "pipeline=2,stages=3",
+        "data=2,offload=true",
+    ],
+)
+def test_what_was_asked_for_is_kept(named: str) -> None:
+    model = infer_model(1_300_000_000, sequence=512).model
+    wanted = parse_wanted(f"auto,{named}")
+    for candidate in rank_plans(model, ClusterFacts(world_size=16, gpu_type="h100"), batch=64, wanted=wanted):
+        kept = {name: getattr(candidate.plan, name) for name in wanted.named}
+        assert kept == wanted.named
+        assert "zero" not in wanted.named or candidate.plan.shard > 1
+
+
+def test_gpus_are_compiled_for_where_their_compiler_works() -> None:
+    def compiles(**facts: object) -> bool:
+        return choose_plan(SMALL, ClusterFacts(world_size=8, **facts), batch=64).compile  # type: ignore[arg-type]
+
+    assert compiles(gpu_type="h200")
+    assert not compiles(gpu_type="h200", compiles=False)
+    assert not compiles(gpu_type="cpu")
+    wanted = parse_wanted("auto,compile")
+    assert choose_plan(SMALL, ClusterFacts(world_size=8, gpu_type="cpu"), batch=64, wanted=wanted).compile
+
+
+def test_plans_that_would_be_refused_are_not_found() -> None:
+    model, cluster = infer_model(70_000_000_000).model, ClusterFacts(world_size=64, gpu_type="h100")
+    found = rank_plans(model, cluster, batch=1024, wanted=parse_wanted("auto,precision=fp8"))
+    assert {one.plan.tensor for one in found} == {1}
 
 
 def test_a_black_box_is_copied_or_divided_by_its_state() -> None:
@@ -136,9 +169,10 @@ def test_a_black_box_is_copied_or_divided_by_its_state() -> None:
         chosen(10**11)
 
 
-def refusal(model: ModelFacts, base: Plan | None = None, *, batch: int = 64, **cluster: object) -> InvalidPlan:
+def refusal(model: ModelFacts, named: str = "", *, batch: int = 64, **cluster: object) -> InvalidPlan:
+    wanted = parse_wanted(f"auto,{named}")
     with pytest.raises(InvalidPlan) as caught:
-        choose_plan(model, ClusterFacts(**cluster), batch=batch, base=base)  # type: ignore[arg-type]
+        choose_plan(model, ClusterFacts(**cluster), batch=batch, wanted=wanted)  # type: ignore[arg-type]
     return caught.value
 
 
@@ -158,28 +192,35 @@ def test_refusals_say_what_would_fit() -> None:
 
 def test_recomputing_and_shorter_sequences_are_offered_where_they_help() -> None:
     long = infer_model(8_000_000_000, sequence=32_768).model
-    kept = Plan(activation_checkpoint=Recompute.SELECTIVE)
-    refused = refusal(long, kept, batch=8, world_size=8, gpu_type="a100-40g")
+    refused = refusal(long, "activation_checkpoint=selective", batch=8, world_size=8, gpu_type="a100-40g")
     assert refused.hint == ("what would fit: activation_checkpoint=full; a sequence of 16,384; 16 × a100-40g; 8 × l40s")
 
 
 def test_batches_that_cannot_be_divided() -> None:
-    refused = refusal(SEVEN_B, Plan(tensor=2, pipeline=2), batch=100, world_size=64, gpu_type="h100")
+    refused = refusal(SEVEN_B, "tensor=2,pipeline=2", batch=100, world_size=64, gpu_type="h100")
     assert "a batch of 100 cannot be divided among 64 processes" in refused.message
     assert refused.hint == "a batch of 128 can"
 
 
 @pytest.mark.parametrize(
-    ("base", "message"),
+    ("named", "message"),
     [
-        (Plan(tensor=3), "needs a multiple of 3 processes"),
-        (Plan(precision=Precision.FP8), "a100-80g has no fp8; options: fp32, bf16, fp16"),
-        (Plan(pipeline=64), "64 processes cannot be divided as asked"),
+        ("tensor=3", "plan auto,tensor=3 needs a multiple of 3 processes (tensor 3), and the run has 64"),
+        ("precision=fp8", "a100-80g has no fp8; options: fp32, bf16, fp16"),
+        ("pipeline=64", "pipeline=64 makes 64 stages, and the model has 32 layers"),
+        ("shard=1,offload=true", "offload=true moves divided state"),
+        ("shard=1,zero=2", "zero=2 says what is divided among the processes of `shard`, and shard is 1"),
     ],
 )
-def test_wishes_that_cannot_be_met(base: Plan, message: str) -> None:
-    refused = refusal(SEVEN_B, base, world_size=64, gpu_type="a100-80g")
+def test_wishes_that_cannot_be_met(named: str, message: str) -> None:
+    refused = refusal(SEVEN_B, named, world_size=64, gpu_type="a100-80g")
     assert message in refused.message
+
+
+def test_what_one_process_cannot_divide_is_not_silently_left_out() -> None:
+    for model in (SMALL, ModelFacts(parameters=1000)):
+        refused = refusal(model, "zero=3", world_size=1, gpu_type="h100")
+        assert "auto,zero=3" in refused.message
 
 
 def test_when_nothing_helps_that_is_said() -> None:

@@ -14,6 +14,7 @@ from windlass.cli.commands import build_app
 from windlass.cli.terminal import cells
 from windlass.core.errors import InvalidInput
 from windlass.core.plan import parse_plan
+from windlass.core.wanted import parse_wanted
 
 GOLDEN = Path(__file__).with_name("golden")
 SEVEN_B = ["--params", "7B", "--gpus", "64", "--gpu-type", "a100-80g", "--tokens", "1T"]
@@ -66,6 +67,17 @@ def test_plans_can_be_asked_to_have_something() -> None:
         assert (row["plan"]["tensor"], row["plan"]["pipeline"], row["plan"]["precision"]) == (4, 2, "fp16")
 
 
+@pytest.mark.parametrize(
+    "named", ["zero=3", "shard=1", "accumulate=1", "compile=false", "precision=fp32", "auto,zero=1"]
+)
+def test_what_is_named_is_kept_though_it_is_the_default(named: str) -> None:
+    found = json.loads(answer(*SEVEN_B, "--plan", named, "--json"))
+    kept = parse_wanted("auto," + named.removeprefix("auto,")).named
+    assert all(
+        getattr(parse_plan(row["plan"]), name) == value for row in found["plans"] for name, value in kept.items()
+    )
+
+
 def test_without_tokens_there_are_no_days() -> None:
     text = answer("--params", "124M", "--gpus", "1", "--gpu-type", "l4")
     assert "DAYS" not in text
@@ -100,6 +112,8 @@ def test_the_table_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPat
         ("--params 7B --gpus 8 --gpu-type h100 --precision bf15", "'bf15'; options: fp32, bf16, fp16, fp8"),
         ("--params 7B --gpus 8 --gpu-type h100 --interconnect fast", "--interconnect 'fast' is not a speed"),
         ("--params 7B --gpus 8 --gpu-type h100 --plan tensr=2", "did you mean 'tensor'?"),
+        ("--params 7B --gpus 8 --gpu-type h100 --plan precision=bf16 --precision fp16", "give one of them"),
+        ("--params 7B --gpus 8 --gpu-type h100 --plan tensor=2 --precision fp8", "tensor=2 divides them"),
         ("--params 70B --gpus 8 --gpu-type a100", "no plan fits 70B parameters on 8 × a100-80g"),
         ("--params 7B --gpus 8 --gpu-type v100-32g --precision bf16", "v100-32g has no bf16; options: fp32, fp16"),
     ],

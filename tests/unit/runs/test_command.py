@@ -203,6 +203,10 @@ def test_roles_have_commands_of_their_own_or_the_specs() -> None:
     [
         ("data=2,tensor=2", 2, r"`plan`: plan data=2,tensor=2 needs 4 processes", "with 2 processes, data=1 fits"),
         ("tensor=3", 4, "needs a multiple of 3 processes", "3 or 6 processes fit"),
+        ("data=2,tensor=3", 2, "needs 6 processes", "6 processes fit"),
+        ("auto,tensor=3,clip=1", 4, "plan auto,tensor=3,clip=1 needs a multiple of 3", "3 or 6 processes fit"),
+        ("zero=1", 2, r"`plan`: zero=1 says .* try shard=2", "processes are nodes × nproc"),
+        ("tensor=2,precision=fp8", 2, "tensor=2 divides them", "processes are nodes × nproc"),
     ],
 )
 def test_a_plan_that_the_processes_cannot_form_is_refused(plan: str, nproc: int, message: str, hint: str) -> None:

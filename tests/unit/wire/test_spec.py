@@ -201,6 +201,10 @@ def test_whatever_is_given_is_a_spec_or_an_invalid_spec(data: dict[str, Any]) ->
         ({"data": 2, "tensor": "2", "precision": "BF16"}, {"data": 2, "tensor": 2, "precision": "bf16"}),
         ({"shard": 1}, {}),
         ("auto", "auto"),
+        ("Auto,clip=1,compile=no", {"auto": True, "clip": 1.0, "compile": False}),
+        ({"auto": True, "clip": 1}, {"auto": True, "clip": 1.0}),
+        # Refused where it is used: records of runs may have it.
+        ({"zero": 1}, {"zero": 1}),
     ],
 )
 def test_a_plan_is_kept_as_what_differs_from_the_defaults(plan: Any, kept: Any) -> None:

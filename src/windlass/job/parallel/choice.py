@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import shutil
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,20 +12,26 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from windlass.core.plan import AUTO, InvalidPlan, Plan, parse_plan
+from windlass.core.plan import InvalidPlan, Plan, parse_plan, plan_of
+from windlass.core.wanted import Wanted, parse_wanted
 from windlass.job.parallel.split import Cut, Split
 from windlass.job.parallel.tensor import cut_modules
 from windlass.job.process import Process
 from windlass.planning import ClusterFacts, ModelFacts, choose_plan
+
+_COMPILED_FROM = (7, 0)  # Volta: older GPUs have no Triton
 
 
 def choose(
     wanted: Plan | str | Mapping[str, Any], model: nn.Module, split: Split, process: Process, batch: int | None
 ) -> Plan:
     """The plan for these processes; InvalidPlan, on all of them, if there is none. `batch` helps `auto` to choose."""
-    if isinstance(wanted, str) and wanted.strip() == AUTO:
-        return _automatic(model_facts(model, split), process, batch)
-    return parse_plan(wanted).sized(process.world_size)
+    asked = parse_wanted(wanted)
+    if asked.auto:
+        plan = _automatic(model_facts(model, split), process, batch, asked)
+    else:
+        plan = plan_of(asked.named).sized(process.world_size)
+    return plan
 
 
 def model_facts(model: nn.Module, split: Split) -> ModelFacts:
@@ -51,12 +59,12 @@ def model_facts(model: nn.Module, split: Split) -> ModelFacts:
     )
 
 
-def _automatic(model: ModelFacts, process: Process, batch: int | None) -> Plan:
+def _automatic(model: ModelFacts, process: Process, batch: int | None, wanted: Wanted) -> Plan:
     """One process chooses for all, since they may see different amounts of free memory."""
     chosen: list[Any] = [None]
     if process.is_main:
         try:
-            chosen = [choose_plan(model, _cluster(process), batch=batch).as_dict()]
+            chosen = [choose_plan(model, _cluster(process), batch=batch, wanted=wanted).as_dict()]
         except InvalidPlan as refused:
             chosen = [str(refused)]
     if process.world_size > 1:
@@ -73,4 +81,18 @@ def _cluster(process: Process) -> ClusterFacts:
         kind, memory = properties.name, properties.total_memory
     else:
         kind, memory = "cpu", os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // here
-    return ClusterFacts(world_size=process.world_size, gpu_type=kind, memory_bytes=memory, gpus_per_node=here)
+    return ClusterFacts(
+        world_size=process.world_size,
+        gpu_type=kind,
+        memory_bytes=memory,
+        gpus_per_node=here,
+        compiles=_compiles(process.device),
+    )
+
+
+def _compiles(device: torch.device) -> bool:
+    """Whether `torch.compile` has all it needs here: Triton, a GPU that it knows, and a compiler of C for its stubs."""
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < _COMPILED_FROM:
+        return False
+    compilers = (os.environ.get("CC"), "cc", "gcc", "clang")
+    return importlib.util.find_spec("triton") is not None and any(name and shutil.which(name) for name in compilers)

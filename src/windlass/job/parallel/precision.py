@@ -38,11 +38,6 @@ def check_precision(plan: Plan, blocks: Iterable[nn.Module], device: torch.devic
     """InvalidPlan where the device has no such arithmetic, or nothing in the model's blocks would use it."""
     if plan.precision is not Precision.FP8:
         return
-    if plan.tensor > 1:
-        raise InvalidPlan(
-            f"precision=fp8 scales whole weights, and tensor={plan.tensor} divides them; use data, shard or pipeline "
-            "with it, or bf16"
-        )
     if not has_layers(blocks):
         raise InvalidPlan(
             "precision=fp8 is for linear layers in a model's repeated blocks, with sizes that 16 divides, and this "

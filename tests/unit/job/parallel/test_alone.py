@@ -192,6 +192,13 @@ def test_auto_lets_the_planner_choose() -> None:
     assert math.isfinite(float(parallel.step(*batch())))
 
 
+def test_the_planner_leaves_what_is_named() -> None:
+    plan = parallelize(small_gpt(), "auto,clip=0.5,accumulate=4", batch=8).plan
+    assert (plan.clip, plan.accumulate, plan.data) == (0.5, 4, 1)
+    with pytest.raises(InvalidPlan, match=r"plan auto,tensor=2 needs a multiple of 2 processes .* 2 processes fit"):
+        parallelize(small_gpt(), {"auto": True, "tensor": 2}, batch=8)
+
+
 def test_what_a_script_uses_is_in_the_job() -> None:
     process = job.init()
     assert (process.rank, process.world_size, process.is_main) == (0, 1, True)

@@ -21,9 +21,11 @@ from windlass.controller.lease import ShardLeases
 from windlass.controller.recording import Recorder, Work
 from windlass.core.errors import Conflict, NotFound
 from windlass.core.resources import NodeShare, Placement
+from windlass.core.wanted import PLAN_TAG
 from windlass.db.database import Database
 from windlass.engines.contract import Observation, Phase
 from windlass.experiments.runservice import TrackedRunService
+from windlass.experiments.runstore import load_tag
 from windlass.experiments.types import RUN_NAME, Pair
 from windlass.runs import store
 from windlass.runs.service import RunService
@@ -252,6 +254,17 @@ def test_alerts_become_events_once_with_the_position_they_were_read_to(
     ]
     assert alerts[0].data == {"kind": "nan", "step": 7, "rank": 2}
     assert steps(service, run_id) == [8]
+
+
+def test_the_plan_that_a_job_tells_is_a_tag_of_the_run(
+    service: RunService, run_id: str, database: Database, tmp_path: Path
+) -> None:
+    plans = ["data=2", "data=1,shard=2\0,zero=2"]
+    (tmp_path / metrics_spool(0)).write_text("".join(json.dumps({"t": 1.0, "p": plan}) + "\n" for plan in plans))
+    with database.write() as tx:
+        commit_spooled(tx, list(read_spools(run_id, f"{run_id}.1", [str(tmp_path)], {})), now=0.0)
+        tracked = load_tag(tx, run_id, PLAN_TAG)
+    assert service.view(run_id).tags[PLAN_TAG] == tracked == "data=1,shard=2\N{REPLACEMENT CHARACTER},zero=2"
 
 
 def test_a_flood_of_alerts_is_not_kept(service: RunService, run_id: str, database: Database, tmp_path: Path) -> None:

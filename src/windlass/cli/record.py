@@ -5,14 +5,14 @@ from __future__ import annotations
 import shlex
 import textwrap
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from windlass.cli.charts import number, sparkline
 from windlass.cli.pane import clip
 from windlass.cli.terminal import STATE_MARKS, STATE_STYLES, Paint, cells, fit
 from windlass.core.quantities import format_duration, format_size
-from windlass.core.wanted import spec_text
+from windlass.core.wanted import PLAN_TAG, spec_text
 
 if TYPE_CHECKING:
     from windlass.client import Metric
@@ -196,14 +196,15 @@ def put_request(record: Record, view: RunView) -> None:
     record.put("command", shlex.join(view.command))
     record.put("recipe", spec.recipe)
     record.put("roles", ", ".join(_role_words(name, role) for name, role in spec.roles.items()))
-    if spec.plan is not None:
-        record.put("plan", spec_text(spec.plan))
+    told = [spec_text(spec.plan)] if spec.plan is not None else []
+    told += [view.tags[PLAN_TAG]] if PLAN_TAG in view.tags else []
+    record.put("plan", " → ".join(told))
     record.put("framework", spec.framework)
     record.put("resources", ", ".join(_asked(spec)))
     record.put("params", "  ".join(f"{name}={_short(value)}" for name, value in spec.params.items()))
     record.put("env", "  ".join(f"{name}={value}" for name, value in spec.env.items()))
     record.put("secrets", ", ".join(spec.secrets))
-    record.put("tags", "  ".join(f"{name}={value}" if value else name for name, value in view.tags.items()))
+    record.put("tags", "  ".join(_tag_words(view.tags)))
     record.put("project", view.project if view.project != "default" else None)
     record.put("priority", view.priority if view.priority != "normal" else None)
     record.put("timeout", format_duration(spec.timeout) if spec.timeout else None)
@@ -212,6 +213,12 @@ def put_request(record: Record, view: RunView) -> None:
     record.put("preemptible", None if spec.preemptible else "no")
     record.put("seed", str(view.seed))
     record.put("clone of", view.clone_of)
+
+
+def _tag_words(tags: Mapping[str, str]) -> Iterator[str]:
+    for name, value in tags.items():
+        if name != PLAN_TAG:  # has a line of its own
+            yield f"{name}={value}" if value else name
 
 
 def _asked(spec: RunSpec) -> list[str]:

@@ -16,6 +16,7 @@ from windlass.agent import layout
 from windlass.checkpoints.store import record_notes
 from windlass.runs.alerts import record_alerts
 from windlass.runs.rulebook import heed_points
+from windlass.runs.tracked import record_plan
 from windlass.tracking.points import SpoolChunk, parse_spool
 from windlass.tracking.store import ingest
 
@@ -65,6 +66,7 @@ def commit_spooled(tx: Connection, spooled: Sequence[Spooled], *, now: float, en
         heed_points(tx, part.run_id, part.chunk.points, now=now, may_stop=not ending)
         record_alerts(tx, part.run_id, part.source, part.chunk.alerts)
         record_notes(tx, part.run_id, part.source, part.chunk.saves)
+        record_plan(tx, part.run_id, part.chunk.plan)
 
 
 def _spools(folders: Sequence[str]) -> Iterator[tuple[int, Path]]:

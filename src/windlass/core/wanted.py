@@ -11,6 +11,7 @@ from typing import Any
 from windlass.core.plan import InvalidPlan, Plan, plain_values, plan_keys, plan_of, plan_text, sizes_that_fit
 
 AUTO = "auto"
+PLAN_TAG = "windlass.plan"  # of a run: the plan that its job says it trains by
 _SIDES = ("data", "shard", "tensor", "pipeline")
 
 

@@ -20,7 +20,7 @@ from windlass.core.plan import Plan, plan_of
 from windlass.core.wanted import parse_wanted
 from windlass.job.alerts import AlertGate
 from windlass.job.logbook import Logbook, count_of
-from windlass.job.spool import Alert, Measured, SaveNote, Spool
+from windlass.job.spool import Alert, Measured, PlanNote, SaveNote, Spool
 
 _LONGEST_KIND = 60
 _LONGEST_MESSAGE = 2_000
@@ -139,6 +139,11 @@ class Session:
         else:
             self._spool.add(Alert(time.time(), number, kind, text))
             self._spool.flush()  # what is wrong enough to be told may end the process next
+
+    def note_plan(self, plan: Plan) -> None:
+        """Tell the record by which plan the run trains, where its spec does not say."""
+        if self._spool is not None:
+            self._spool.add(PlanNote(time.time(), str(plan)))
 
     def checkpoint(self, folder: str | Path, manifest: Manifest, *, tier: str = "folder") -> None:
         """Tell the catalogue of a checkpoint that is committed. Told twice it is there once: after a crash, tell it of

@@ -44,7 +44,14 @@ class SaveNote(NamedTuple):
     said: dict[str, object]
 
 
-Record: TypeAlias = Point | Measured | Alert | SaveNote
+class PlanNote(NamedTuple):
+    """By which plan the run trains, for its record."""
+
+    at: float
+    plan: str
+
+
+Record: TypeAlias = Point | Measured | Alert | SaveNote | PlanNote
 _BATCH_S = 0.2
 _WRITE_BYTES = 64 << 10
 _AT_ONCE = 10  # rendered in a tenth of a millisecond or so
@@ -210,6 +217,8 @@ def _render(record: Record) -> str:
         return _encode({"t": round(record.at, 6), "s": record.step, "a": said}) + "\n"
     if isinstance(record, SaveNote):
         return _encode({"t": round(record.at, 6), "s": record.step, "c": record.said}) + "\n"
+    if isinstance(record, PlanNote):
+        return _encode({"t": round(record.at, 6), "p": record.plan}) + "\n"
     at, step, total, values = record
     # Those with a step are told apart by it; a millisecond is what charts and other stores know, and takes less room.
     line: dict[str, object] = {"t": round(at, 6 if step is None else 3), "s": step, "m": values}

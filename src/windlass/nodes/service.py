@@ -24,6 +24,7 @@ from windlass.nodes.tokens import NodeTokens
 from windlass.runs.alerts import record_alerts
 from windlass.runs.rulebook import heed_points
 from windlass.runs.sealing import Seal
+from windlass.runs.tracked import record_plan
 from windlass.tracking import storedlogs
 from windlass.tracking.points import SpoolChunk, parse_spool
 from windlass.tracking.store import ingest, load_position, lock
@@ -156,6 +157,7 @@ def _take_points(tx: Connection, node: NodeRecord, rank: int, position: int, dat
         heed_points(tx, run_id, chunk.points, now=now)
         record_alerts(tx, run_id, source, chunk.alerts)
         record_notes(tx, run_id, source, chunk.saves)
+        record_plan(tx, run_id, chunk.plan)
     return chunk.next_position
 
 

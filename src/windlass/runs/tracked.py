@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, case, or_, select, update
 
+from windlass.core.wanted import PLAN_TAG
 from windlass.db.database import Database
 from windlass.experiments import runstore
 from windlass.experiments.catalogue import experiment_of_project
@@ -116,6 +117,13 @@ def put_own_tags(tx: Connection, run_id: str, tags: Mapping[str, str | None]) ->
     if held is not None:
         after = {key: value for key, value in {**held, **given}.items() if value is not None}
         tx.execute(update(runs).where(runs.c.id == run_id).values(tags=after))
+
+
+def record_plan(tx: Connection, run_id: str, plan: str | None) -> None:
+    """What a job says of its plan becomes a tag. Whoever calls holds the run's lock of metrics."""
+    if plan is not None:
+        put_own_tags(tx, run_id, {PLAN_TAG: plan})
+        runstore.put_tags(tx, run_id, [Pair(PLAN_TAG, plan)])
 
 
 def flat_params(params: Mapping[str, Any], prefix: str = "") -> Iterator[Pair]:

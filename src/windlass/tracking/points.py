@@ -39,6 +39,13 @@ class Alert:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlanNote:
+    """The plan that a process says the run trains by."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Latest:
     """The latest point of a metric: the greatest by (step, at, value), as MLflow has it. No step comes before all
     steps, and NaN counts as 0 among values of the same step and time."""
@@ -190,14 +197,15 @@ class SpoolChunk:
     points: list[MetricPoint] = field(default_factory=list)
     alerts: list[Alert] = field(default_factory=list)
     saves: list[SaveNote] = field(default_factory=list)
+    plan: str | None = None  # the last that was told
     next_position: int = 0
     bad_lines: int = 0
 
 
 def parse_spool(data: bytes, position: int) -> SpoolChunk:
-    """Points, alerts and notes of checkpoints of the complete lines in `data`, which was read at `position`. A line
-    that is none of them is counted, not fatal: the spool is written by user processes that may die at any moment.
-    """
+    """Points, alerts and notes of checkpoints and plans of the complete lines in `data`, which was read at `position`.
+    A line that is none of them is counted, not fatal: the spool is written by user processes that may die at any
+    moment."""
     end = data.rfind(b"\n") + 1
     chunk = SpoolChunk(next_position=position + end)
     for line in data[:end].splitlines():
@@ -206,6 +214,8 @@ def parse_spool(data: bytes, position: int) -> SpoolChunk:
             chunk.points.append(found)
         elif isinstance(found, Alert):
             chunk.alerts.append(found)
+        elif isinstance(found, PlanNote):
+            chunk.plan = found.text
         elif found is not None:
             chunk.saves.append(found)
         elif line.strip():
@@ -213,7 +223,7 @@ def parse_spool(data: bytes, position: int) -> SpoolChunk:
     return chunk
 
 
-def _read(line: bytes) -> MetricPoint | Alert | SaveNote | None:
+def _read(line: bytes) -> MetricPoint | Alert | PlanNote | SaveNote | None:
     try:
         data: Any = json.loads(line)
         if "a" in data:
@@ -224,6 +234,8 @@ def _read(line: bytes) -> MetricPoint | Alert | SaveNote | None:
                 kind=kind[:_LONGEST_KIND],
                 message=message[:_LONGEST_TEXT],
             )
+        if "p" in data:
+            return PlanNote(text=storable_text(str(data["p"]))[:_LONGEST_TEXT])
         if "c" in data:
             return read_note(data["c"], at=_time(data["t"]), step=_int(data.get("s")))
         values = data["m"]

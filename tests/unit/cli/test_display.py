@@ -282,6 +282,27 @@ def test_ends_in_words(exit: ExitView, words: str, brief: str) -> None:
     assert describe_exit(exit, brief=True) == brief
 
 
+@pytest.mark.parametrize(
+    ("plan", "tags", "shown"),
+    [
+        ("auto,clip=1", {"windlass.plan": "data=2,clip=1", "team": "a"}, "auto,clip=1 → data=2,clip=1"),
+        (None, {"windlass.plan": "data=1,shard=2"}, "data=1,shard=2"),
+        ("shard=2", {}, "shard=2"),
+        (None, {}, None),
+    ],
+)
+def test_the_plan_that_was_used_stands_beside_the_one_asked_for(
+    plan: str | None, tags: dict[str, str], shown: str | None
+) -> None:
+    spec = parse_spec({"command": "x", "plan": plan})
+    view = RunView.model_construct(
+        spec=spec, command=["x"], exit=None, tags=tags, project="default", priority="normal", seed=1, clone_of=None
+    )
+    record = Record(PLAIN, 100)
+    put_request(record, view)
+    assert [line.split(maxsplit=1)[1] for line in record.lines if "plan" in line] == ([shown] if shown else [])
+
+
 def test_an_elastic_run_shows_its_range_and_the_size_of_every_attempt() -> None:
     spec = parse_spec({"command": "x", "elastic": {"max_nodes": 4}, "resources": {"cpus": 2}})
     view = RunView.model_construct(

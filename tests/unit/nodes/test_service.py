@@ -228,6 +228,13 @@ def test_notes_of_checkpoints_are_taken_once(meeting: Meeting, service: RunServi
     assert [(event.attempt, event.data["step"]) for event in told] == [(1, 7)]
 
 
+def test_the_plan_that_a_job_tells_reaches_the_run(meeting: Meeting, service: RunService) -> None:
+    meeting.hello(0)
+    meeting.hello(1)
+    meeting.report(files={"metrics-0.jsonl": (0, json.dumps({"t": 1.0, "p": "data=1,shard=2"}).encode() + b"\n")})
+    assert service.view(meeting.run_id).tags == {"windlass.plan": "data=1,shard=2"}
+
+
 def test_a_line_without_an_end_does_not_hold_up_the_rest(meeting: Meeting) -> None:
     meeting.hello(0)
     endless = b"x" * (1 << 20)

@@ -17,6 +17,7 @@ from windlass.core.wanted import Wanted, parse_wanted
 from windlass.job.parallel.split import Cut, Split
 from windlass.job.parallel.tensor import cut_modules
 from windlass.job.process import Process
+from windlass.job.session import session
 from windlass.planning import ClusterFacts, ModelFacts, choose_plan
 
 _COMPILED_FROM = (7, 0)  # Volta: older GPUs have no Triton
@@ -25,12 +26,17 @@ _COMPILED_FROM = (7, 0)  # Volta: older GPUs have no Triton
 def choose(
     wanted: Plan | str | Mapping[str, Any], model: nn.Module, split: Split, process: Process, batch: int | None
 ) -> Plan:
-    """The plan for these processes; InvalidPlan, on all of them, if there is none. `batch` helps `auto` to choose."""
+    """The plan for these processes; InvalidPlan, on all of them, if there is none. `batch` helps `auto` to choose.
+
+    A plan that the run's spec does not say is told to its record.
+    """
     asked = parse_wanted(wanted)
     if asked.auto:
         plan = _automatic(model_facts(model, split), process, batch, asked)
     else:
         plan = plan_of(asked.named).sized(process.world_size)
+    if process.is_main and (asked.auto or plan_of(asked.named) != session().plan):
+        session().note_plan(plan)
     return plan
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +15,13 @@ from torch.nn import functional  # noqa: E402
 from tests.unit.job.parallel.models import Plain, batch, small_gpt  # noqa: E402
 from windlass import job  # noqa: E402
 from windlass.core.plan import InvalidPlan, Precision  # noqa: E402
+from windlass.job.parallel.choice import choose  # noqa: E402
 from windlass.job.parallel.optimizer import GradientNotANumber, optimizer  # noqa: E402
 from windlass.job.parallel.parallelize import parallelize  # noqa: E402
 from windlass.job.parallel.precision import LossScale  # noqa: E402
+from windlass.job.process import init  # noqa: E402
+from windlass.job.session import Session  # noqa: E402
+from windlass.tracking.points import parse_spool  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -197,6 +202,28 @@ def test_the_planner_leaves_what_is_named() -> None:
     assert (plan.clip, plan.accumulate, plan.data) == (0.5, 4, 1)
     with pytest.raises(InvalidPlan, match=r"plan auto,tensor=2 needs a multiple of 2 processes .* 2 processes fit"):
         parallelize(small_gpt(), {"auto": True, "tensor": 2}, batch=8)
+
+
+@pytest.mark.parametrize(
+    ("run", "code", "told"),
+    [
+        ("auto", None, "data=1"),
+        ('{"auto": true, "clip": 2}', None, "data=1,clip=2"),
+        ("", "clip=2", "data=1,clip=2"),
+        ('{"clip": 2}', "clip=2", None),  # as the spec says it already
+        ('{"clip": 2}', None, None),
+    ],
+)
+def test_a_plan_that_the_spec_does_not_say_is_told(
+    run: str, code: str | None, told: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = Session({"WINDLASS_NODE_DIR": str(tmp_path), "WINDLASS_PLAN": run})
+    monkeypatch.setattr("windlass.job.parallel.choice.session", lambda: here)
+    choose(code or here.plan, small_gpt(), small_gpt().split(), init(), 8)
+    here.flush()
+    spool = tmp_path / "metrics-0.jsonl"
+    plan = parse_spool(spool.read_bytes(), 0).plan if spool.exists() else None
+    assert plan == told
 
 
 def test_what_a_script_uses_is_in_the_job() -> None:

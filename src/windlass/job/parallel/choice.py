@@ -35,9 +35,20 @@ def choose(
         plan = _automatic(model_facts(model, split), process, batch, asked)
     else:
         plan = plan_of(asked.named).sized(process.world_size)
-    if process.is_main and (asked.auto or plan_of(asked.named) != session().plan):
-        session().note_plan(plan)
+    if process.is_main:
+        if asked.auto or plan_of(asked.named) != session().plan:
+            session().note_plan(plan)
+        _warn(plan)
     return plan
+
+
+def _warn(plan: Plan) -> None:
+    if plan.pipeline > 1 and plan.accumulate == 1:
+        session().alert(
+            "plan",
+            f"pipeline={plan.pipeline} with accumulate=1 has one microbatch a step, so that only one of "
+            f"{plan.pipeline} processes works at a time; try accumulate={4 * plan.pipeline}",
+        )
 
 
 def model_facts(model: nn.Module, split: Split) -> ModelFacts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from windlass.job.parallel.choice import choose  # noqa: E402
 from windlass.job.parallel.optimizer import GradientNotANumber, optimizer  # noqa: E402
 from windlass.job.parallel.parallelize import parallelize  # noqa: E402
 from windlass.job.parallel.precision import LossScale  # noqa: E402
-from windlass.job.process import init  # noqa: E402
+from windlass.job.process import Process, init  # noqa: E402
 from windlass.job.session import Session  # noqa: E402
 from windlass.tracking.points import parse_spool  # noqa: E402
 
@@ -224,6 +225,16 @@ def test_a_plan_that_the_spec_does_not_say_is_told(
     spool = tmp_path / "metrics-0.jsonl"
     plan = parse_spool(spool.read_bytes(), 0).plan if spool.exists() else None
     assert plan == told
+
+
+def test_a_pipeline_without_microbatches_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
+    split = small_gpt().split()
+    two = Process(rank=0, world_size=2, local_rank=0, device=torch.device("cpu"))
+    choose("pipeline=2,accumulate=2", small_gpt(), split, two, None)
+    choose("pipeline=2", small_gpt(), split, replace(two, rank=1), None)
+    assert capsys.readouterr().err == ""
+    choose("pipeline=2", small_gpt(), split, two, None)
+    assert "only one of 2 processes works at a time; try accumulate=8" in capsys.readouterr().err
 
 
 def test_what_a_script_uses_is_in_the_job() -> None:

@@ -44,7 +44,7 @@ def render_answer(question: Question, candidates: Sequence[Candidate], top: int)
     if len(candidates) > len(rows):
         yield from _prose(f"and {len(candidates) - len(rows)} more; --top {len(candidates)} shows all", "dim")
     yield ""
-    yield from _prose(f"first:   --plan {best.plan}")
+    yield f"first:   --plan {best.plan}"  # to be copied, so in one line whatever its length
     yield from _prose(f"step:    {_shares(_seconds(best), best.timing.step)}")
     yield from _prose(f"memory:  {_shares(asdict(best.memory), best.memory.total)}")
     yield from _prose("predicted; docs/planning.md says how far off this was for published runs", "dim")
@@ -103,7 +103,12 @@ def _shares(parts: dict[str, float], whole: float) -> str:
 
 
 def _seconds(candidate: Candidate) -> dict[str, float]:
-    words = {"tensor": "sums within tensor", "exchange": "waiting for data and shard", "messages": "pipeline messages"}
+    words = {
+        "tensor": "sums within tensor",
+        "exchange": "waiting for data and shard",
+        "messages": "pipeline messages",
+        "host": "state from the host and back",
+    }
     return {words.get(name, name): seconds for name, seconds in asdict(candidate.timing).items()}
 
 

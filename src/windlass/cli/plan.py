@@ -24,6 +24,10 @@ Width = Annotated[int | None, typer.Option("--width", min=1, help="Width of the 
 Heads = Annotated[int | None, typer.Option("--heads", min=1, help="Attention heads.")]
 KvHeads = Annotated[int | None, typer.Option("--kv-heads", min=1, help="Heads for keys and values, if fewer.")]
 Vocabulary = Annotated[int | None, typer.Option("--vocabulary", min=1, help="Size of the vocabulary.")]
+Tied = Annotated[
+    bool | None,
+    typer.Option("--tied/--untied", help="Whether head and embedding are one weight, which no pipeline has."),
+]
 Sequence_ = Annotated[int | None, typer.Option("--sequence", min=1, help="Tokens of a sample.")]
 Batch = Annotated[int | None, typer.Option("--batch", min=1, help="Samples of a step, on all GPUs together.")]
 PerNode = Annotated[int | None, typer.Option("--gpus-per-node", min=1, help="GPUs of one node.")]
@@ -49,6 +53,7 @@ def plan(
     kv_heads: KvHeads = None,
     vocabulary: Vocabulary = None,
     sequence: Sequence_ = None,
+    tied: Tied = None,
     batch: Batch = None,
     gpus_per_node: PerNode = None,
     interconnect: Interconnect = None,
@@ -66,9 +71,11 @@ def plan(
     from windlass.planning.shapes import infer_model, usual_batch
 
     asked = _wanted(precision, wanted)
+    if tied is None and asked.named.get("pipeline", 1) > 1:
+        tied = False  # the two ends are on different GPUs
     inferred = infer_model(
         parse_count(params, what="--params"),
-        layers=layers, width=width, heads=heads, kv_heads=kv_heads, vocabulary=vocabulary, sequence=sequence,
+        layers=layers, width=width, heads=heads, kv_heads=kv_heads, vocabulary=vocabulary, sequence=sequence, tied=tied,
     )  # fmt: skip
     model = inferred.model
     cluster = ClusterFacts(
@@ -76,6 +83,7 @@ def plan(
     )
     if cluster.gpu.is_cpu:
         raise InvalidInput(f"--gpu-type {gpu_type}: only GPUs are reckoned; known: {', '.join(GPUS)}")
+    _check_nodes(cluster)
     assumed = [*inferred.assumed, *_assumed_cluster(cluster)]
     if batch is None:
         batch = usual_batch(model, gpus)
@@ -109,6 +117,18 @@ def _wanted(precision: str | None, plan: str | None) -> Wanted:
         if named.setdefault("precision", asked) is not asked:
             raise InvalidInput(f"--plan says precision={named['precision']} and --precision {asked}; give one of them")
     return Wanted(named=named, auto=True)
+
+
+def _check_nodes(cluster: ClusterFacts) -> None:
+    """InvalidInput for a part of a node: the network is reckoned for nodes that are alike."""
+    gpus, each = cluster.world_size, cluster.per_node
+    if gpus % each:
+        below, above = gpus // each * each, (gpus // each + 1) * each
+        even = max(part for part in range(1, each + 1) if gpus % part == 0)
+        raise InvalidInput(
+            f"--gpus {gpus} are no whole number of nodes with {each} GPUs; {below} or {above} would be",
+            hint=f"or, where nodes have fewer, --gpus-per-node {even}",
+        )
 
 
 def _price(given: float | None, gpu_name: str) -> tuple[float, str]:

@@ -92,7 +92,7 @@ def _ways_out(model: ModelFacts, cluster: ClusterFacts, batch: int | None, named
             sequence //= 2
     can_offload = cluster.world_size > 1 and not named.get("offload") and not named.get("compress")
     if can_offload and _fits(model, cluster, batch, {**named, "offload": True}):
-        yield "offload=true (state in the host's memory, and much slower)"
+        yield "offload=true (state in the host's memory, and slower)"
     gpus = cluster.world_size * 2
     while gpus <= _MOST_GPUS:
         more = replace(cluster, world_size=gpus)

@@ -34,6 +34,8 @@ LAUNCH_S, EAGER_LAUNCH_S = 0.36e-3, 0.9e-3
 SHARD_LAUNCH_S = 0.5e-3
 # AdamW on divided state: parameter, gradient and two moments read, three of them written, the norm read once more.
 OPTIMIZER_TRAFFIC = 34
+# With `offload` the optimizer works in the host's memory, which the GPUs of a node share: bytes a second for each.
+HOST_BANDWIDTH = 20e9
 _FORWARD, _BACKWARD = 1, 2
 _FLASH_PASSES = 3.5  # the backward pass computes the scores again
 _CAUSAL = 0.5  # flash attention leaves out what the mask hides
@@ -100,7 +102,8 @@ def head_s(machine: Machine, model: Transformer, microbatch: int) -> float:
 
 def optimizer_s(machine: Machine, parameters: float) -> float:
     """Of this process's layers: the step, on its part of them."""
-    return machine.traffic_s(parameters / machine.plan.shard * OPTIMIZER_TRAFFIC)
+    size = parameters / machine.plan.shard * OPTIMIZER_TRAFFIC
+    return size / HOST_BANDWIDTH if machine.plan.offload else machine.traffic_s(size)
 
 
 def microbatch_s(machine: Machine, model: Transformer, microbatch: int) -> float:

@@ -19,6 +19,9 @@ HOP_S = 4e-6
 # Whole gradients are reduced in pieces of this size, as DDP does.
 BUCKET_BYTES = 25e6
 _REDUCED = 4  # bytes of a gradient on the wire
+# Between a GPU and its host, in each direction: PCIe 4, as measured.
+HOST_LINK = 24e9
+_HELD = 4  # bytes of a parameter or gradient in the host's memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +75,16 @@ def pipeline_s(cluster: ClusterFacts, plan: Plan, model: Transformer, tokens: fl
     size = tokens * model.width * product_bytes(plan.precision) / (plan.tensor if divided else 1)
     chunks = plan.total_stages // plan.pipeline
     return 2 * chunks * (size / (bandwidth * COLLECTIVES) + HOP_S)
+
+
+def host_s(plan: Plan, parameters: float) -> float:
+    """With `offload`: own parts of parameters go to the GPU before they are gathered, those of gradients come back. Of
+    a whole step; nothing is beside it, since each block waits for its own."""
+    if not plan.offload:
+        return 0.0
+    fetched = 2 * plan.accumulate if plan.zero == 3 else 1
+    returned = 1 if plan.zero == 1 else plan.accumulate
+    return (fetched + returned) * _HELD * parameters / plan.shard / HOST_LINK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

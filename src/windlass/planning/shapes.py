@@ -5,8 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from windlass.core.errors import InvalidInput
+from windlass.core.plan import divisors_in_words
+from windlass.planning.counts import format_count
 from windlass.planning.facts import ModelFacts
 
+# Fewer parameters are a slip of the pen, or nothing to plan for.
+SMALLEST = 1_000_000
 # A known model's shape stands for all sizes that differ by less than this.
 NEAR = 0.08
 _HEAD_WIDTH = 128
@@ -51,11 +56,20 @@ def infer_model(
     kv_heads: int | None = None,
     vocabulary: int | None = None,
     sequence: int | None = None,
+    tied: bool | None = None,
 ) -> Inferred:
-    """What is given is kept; the rest comes from a known model of about this size, or else from proportions."""
+    """What is given is kept; the rest comes from a known model of about this size, or else from proportions.
+
+    InvalidInput for what is no shape of a model.
+    """
+    if parameters < SMALLEST:
+        raise InvalidInput(
+            f"a model of {parameters:,} parameters is too small to plan for; from {format_count(SMALLEST)} on, "
+            "written for example 350M or 7B"
+        )
     given = {
         "layers": layers, "width": width, "heads": heads, "kv_heads": kv_heads,
-        "vocabulary": vocabulary, "sequence": sequence,
+        "vocabulary": vocabulary, "sequence": sequence, "tied": tied,
     }  # fmt: skip
     given = {name: value for name, value in given.items() if value is not None}
     name = min(_KNOWN, key=lambda known: abs(math.log(_KNOWN[known].parameters / parameters)))
@@ -65,16 +79,17 @@ def infer_model(
     else:
         source = "by usual proportions"
         guess = _by_proportions(parameters, layers=layers, width=width, heads=heads, vocabulary=vocabulary)
-    # The ties are the recipe's to make, and a pipeline cannot have them: reckoned without.
-    model = replace(guess, tied=False, **given)  # type: ignore[arg-type]
+    model = replace(guess, **given)  # type: ignore[arg-type]
+    _check(model)
     words = {
         "layers": f"{model.layers} layers",
         "width": f"width {model.width:,}",
         "heads": f"{model.heads} heads" + (f" ({model.kv_heads} for keys)" if model.kv_heads else ""),
         "vocabulary": f"vocabulary {model.vocabulary:,}",
         "sequence": f"sequence {model.sequence:,}",
+        "tied": "the head tied to the embedding" if model.tied else "",
     }
-    assumed = [text for key, text in words.items() if key not in given]
+    assumed = [text for key, text in words.items() if text and key not in given]
     return Inferred(model=model, assumed=(f"{', '.join(assumed)} ({source})",) if assumed else ())
 
 
@@ -88,11 +103,28 @@ def _by_proportions(
     if layers is None:
         layers = max(1, round(_rest(parameters, width, vocabulary) / (12 * width**2)))
         layers = round(layers / 4) * 4 if layers >= 16 else layers  # so that pipelines divide it
-    heads = heads or max(1, width // (_HEAD_WIDTH if width >= 2048 else 64))
+    heads = heads or _heads(width)
     return ModelFacts(
         parameters=parameters, layers=layers, width=width, heads=heads, vocabulary=vocabulary,
         sequence=2048 if small else 4096,
     )  # fmt: skip
+
+
+def _heads(width: int) -> int:
+    """As many as divide the width, each at least as wide as is usual."""
+    most = max(1, width // (_HEAD_WIDTH if width >= 2048 else 64))
+    return next(heads for heads in range(most, 0, -1) if width % heads == 0)
+
+
+def _check(model: ModelFacts) -> None:
+    assert model.width is not None
+    assert model.heads is not None
+    if model.width % model.heads:
+        options = divisors_in_words(model.width)
+        raise InvalidInput(f"heads {model.heads} do not divide the width of {model.width:,}; {options}")
+    if model.kv_heads and model.heads % model.kv_heads:
+        options = divisors_in_words(model.heads)
+        raise InvalidInput(f"kv-heads {model.kv_heads} do not divide the {model.heads} heads; {options}")
 
 
 def _width(parameters: int, layers: int | None, vocabulary: int, heads: int | None) -> int:

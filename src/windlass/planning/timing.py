@@ -8,7 +8,7 @@ from windlass.core.plan import Plan
 from windlass.planning.compute import Machine, microbatch_s, optimizer_s
 from windlass.planning.facts import ClusterFacts, Transformer
 from windlass.planning.memory import layers_per_process
-from windlass.planning.network import Exchange, exchange, pipeline_s, tensor_s
+from windlass.planning.network import Exchange, exchange, host_s, pipeline_s, tensor_s
 from windlass.planning.software import WINDLASS, Software
 
 # Sending beside computing is not free: collectives take multiprocessors and memory bandwidth away from products.
@@ -26,11 +26,12 @@ class Timing:
     exchange: float  # of parameters and gradients, as far as it is not hidden behind computing
     messages: float  # between stages of a pipeline
     bubble: float  # stages that wait for each other
+    host: float  # state that comes from the host's memory and goes back, with `offload`
     optimizer: float
 
     @property
     def step(self) -> float:
-        return self.compute + self.tensor + self.exchange + self.messages + self.bubble + self.optimizer
+        return self.compute + self.tensor + self.exchange + self.messages + self.bubble + self.host + self.optimizer
 
 
 def time_of(
@@ -53,6 +54,7 @@ def time_of(
         exchange=_shown(sent, count, one),
         messages=count * messages,
         bubble=(plan.pipeline - 1) / chunks * (one + sums + messages),
+        host=host_s(plan, parameters),
         optimizer=optimizer_s(machine, parameters),
     )
 

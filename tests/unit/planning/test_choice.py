@@ -183,7 +183,7 @@ def test_refusals_say_what_would_fit() -> None:
     assert "needs 14" in refused.message
     assert refused.message.endswith("GB on each, and of its 85.0 GB a step can use 77.4 GB")
     assert refused.hint == (
-        "what would fit: offload=true (state in the host's memory, and much slower); 16 × a100-80g; 8 × b200"
+        "what would fit: offload=true (state in the host's memory, and slower); 16 × a100-80g; 8 × b200"
     )
     # ... and so they do.
     choose_plan(model, ClusterFacts(world_size=16, gpu_type="a100-80g"), batch=64)

@@ -78,6 +78,21 @@ def test_what_is_named_is_kept_though_it_is_the_default(named: str) -> None:
     )
 
 
+def test_the_plan_to_copy_is_in_one_line() -> None:
+    words = ["--plan", "tensor=2,pipeline=2,clip=1,on_nan=skip,activation_checkpoint=full,schedule=interleaved"]
+    (line,) = (line for line in answer(*SEVEN_B, *words).splitlines() if line.startswith("first:"))
+    assert len(line) > 150
+    plan = parse_plan(line.split()[-1])
+    assert plan.sized(64) == plan
+
+
+def test_a_pipeline_has_no_tied_head() -> None:
+    small = ["--params", "124M", "--gpus", "2", "--gpu-type", "h100", "--json"]
+    assert json.loads(answer(*small))["model"]["tied"] is True
+    assert json.loads(answer(*small, "--untied"))["model"]["tied"] is False
+    assert json.loads(answer(*small, "--plan", "pipeline=2"))["model"]["tied"] is False
+
+
 def test_without_tokens_there_are_no_days() -> None:
     text = answer("--params", "124M", "--gpus", "1", "--gpu-type", "l4")
     assert "DAYS" not in text
@@ -112,6 +127,8 @@ def test_the_table_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPat
         ("--params 7B --gpus 8 --gpu-type h100 --precision bf15", "'bf15'; options: fp32, bf16, fp16, fp8"),
         ("--params 7B --gpus 8 --gpu-type h100 --interconnect fast", "--interconnect 'fast' is not a speed"),
         ("--params 7B --gpus 8 --gpu-type h100 --plan tensr=2", "did you mean 'tensor'?"),
+        ("--params 1 --gpus 8 --gpu-type h100", "a model of 1 parameters is too small"),
+        ("--params 7B --gpus 12 --gpu-type h100", "--gpus 12 are no whole number of nodes with 8 GPUs; 8 or 16"),
         ("--params 7B --gpus 8 --gpu-type h100 --plan precision=bf16 --precision fp16", "give one of them"),
         ("--params 7B --gpus 8 --gpu-type h100 --plan tensor=2 --precision fp8", "tensor=2 divides them"),
         ("--params 70B --gpus 8 --gpu-type a100", "no plan fits 70B parameters on 8 × a100-80g"),

@@ -102,6 +102,37 @@ def test_what_is_given_is_kept() -> None:
     )
 
 
+def test_a_known_models_head_is_tied_as_it_was_unless_it_is_said() -> None:
+    found = infer_model(124_000_000)
+    assert found.model.tied
+    assert "the head tied to the embedding (as in GPT-2 124M)" in found.assumed[0]
+    assert found.model.transformer() == infer_model(124_000_000, tied=True).model.transformer()
+    untied = infer_model(124_000_000, tied=False)
+    assert not untied.model.tied
+    assert "tied" not in untied.assumed[0]
+    assert not infer_model(7_000_000_000).model.tied
+
+
+@pytest.mark.parametrize(
+    ("parameters", "given", "says"),
+    [
+        (1, {}, "a model of 1 parameters is too small to plan for; from 1M on"),
+        (7_000_000_000, {"heads": 7, "width": 1024}, "heads 7 do not divide the width of 1,024; options: 1, 2, 4, 8"),
+        (8_000_000_000, {"kv_heads": 7}, "kv-heads 7 do not divide the 32 heads; options: 1, 2, 4, 8, 16, 32"),
+    ],
+)
+def test_what_is_no_shape_is_refused(parameters: int, given: dict[str, int], says: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        infer_model(parameters, **given)  # type: ignore[arg-type]
+    assert says in refused.value.message
+
+
+def test_heads_that_nobody_gave_divide_the_width() -> None:
+    model = infer_model(500_000_000, width=1000).model
+    assert model.heads
+    assert 1000 % model.heads == 0
+
+
 @pytest.mark.parametrize("parameters", [60e6, 200e6, 500e6, 3e9, 4.5e9, 20e9, 50e9, 110e9, 250e9, 700e9, 2e12])
 def test_other_sizes_get_usual_proportions(parameters: float) -> None:
     model = infer_model(int(parameters)).model

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -102,11 +102,20 @@ def test_a_faster_network_is_never_slower(model: Transformer, plan: Plan, gbps: 
 @given(model=transformers(), plan=plans())
 def test_every_part_of_a_step_counts(model: Transformer, plan: Plan) -> None:
     timing = step(plan, model, 1)
-    parts = (timing.compute, timing.tensor, timing.exchange, timing.messages, timing.bubble, timing.optimizer)
-    assert min(parts) >= 0
+    assert min(parts := astuple(timing)) >= 0
     assert timing.step == pytest.approx(sum(parts))
+    assert timing.host == 0
     assert (timing.tensor > 0) == (plan.tensor > 1)
     assert (timing.bubble > 0) == (timing.messages > 0) == (plan.pipeline > 1)
+
+
+def test_state_in_the_hosts_memory_costs_time() -> None:
+    plans = [Plan(data=1, shard=8, zero=zero, offload=True, accumulate=4) for zero in (1, 2, 3)]
+    there = [step(plan, LLAMA, 1) for plan in plans]
+    here = [step(replace(plan, offload=False), LLAMA, 1) for plan in plans]
+    assert all(slow.optimizer > 10 * fast.optimizer for slow, fast in zip(there, here, strict=True))
+    # Of 6.74B parameters 4 bytes each, an eighth of them: there and back, with 24 GB/s.
+    assert [one.host for one in there] == pytest.approx([moves * 6.74 * 4 / 8 / 24 for moves in (2, 5, 12)], rel=0.01)
 
 
 def test_state_by_hand() -> None:

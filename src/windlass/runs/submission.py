@@ -19,6 +19,7 @@ from windlass.core.errors import CannotFit, InvalidInput, InvalidSpec, QueueFull
 from windlass.core.ids import new_run_id
 from windlass.core.names import unknown
 from windlass.core.resources import Resources
+from windlass.core.wanted import AUTO
 from windlass.runs.command import check_plan, fill_command, fill_roles, resolve_resources, workers_per_node
 from windlass.runs.tables import runs
 from windlass.runs.types import RunState
@@ -217,6 +218,8 @@ def changed_spec(spec: Mapping[str, Any], changes: Mapping[str, Any], name: str 
         if first not in RunSpec.model_fields:
             raise InvalidInput(unknown("key", key, [*spec["params"], *RunSpec.model_fields, GROUP]))
         parent = changed.get(first) or {}
+        if rest and parent == AUTO and first == "plan":
+            parent = {AUTO: True}
         if rest and not isinstance(parent, dict):
             raise InvalidInput(f"`{key}` cannot be set: `{first}` has no keys of its own")
         changed[first] = {**parent, rest: value} if rest else value

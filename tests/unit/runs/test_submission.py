@@ -50,6 +50,8 @@ def test_a_key_that_was_not_given_can_be_set_in_a_copy() -> None:
     stored = stored_spec(RunSpec(script="train.py"))
     assert changed_spec(stored, {"checkpoint.every": "5m"}, None)["checkpoint"] == {"every": "5m"}
     assert changed_spec(stored, {"plan": "data=2"}, "b")["plan"] == "data=2"
+    automatic = stored_spec(RunSpec(script="train.py", plan="auto"))
+    assert changed_spec(automatic, {"plan.clip": 2}, None)["plan"] == {"auto": True, "clip": 2}
 
 
 def test_a_copy_can_be_put_into_another_group() -> None:

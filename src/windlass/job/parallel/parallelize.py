@@ -23,7 +23,7 @@ from windlass.job.parallel.copies import Copies, apply_copies
 from windlass.job.parallel.mesh import build_mesh, place_of
 from windlass.job.parallel.pipeline import Loss, Pipeline
 from windlass.job.parallel.precision import LossScale, autocast, check_precision
-from windlass.job.parallel.recompute import apply_recompute
+from windlass.job.parallel.recompute import apply_recompute, check_recompute
 from windlass.job.parallel.split import Split
 from windlass.job.parallel.stages import check_stages, cut_stage, stages_of
 from windlass.job.parallel.tensor import apply_tensor, check_tensor
@@ -66,7 +66,9 @@ def check(plan: Plan, model: nn.Module, split: Split, device: torch.device) -> N
     plan.check_model(split.shape)
     check_stages(model, split, plan)
     check_tensor(model, split, plan)
-    check_precision(plan, blocks_of(model, split), device)
+    blocks = blocks_of(model, split)
+    check_precision(plan, blocks, device)
+    check_recompute(plan, blocks)
 
 
 class Parallel:

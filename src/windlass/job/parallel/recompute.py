@@ -10,7 +10,17 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from windlass.core.plan import Recompute
+from windlass.core.plan import InvalidPlan, Plan, Recompute
+
+
+def check_recompute(plan: Plan, blocks: Iterable[nn.Module]) -> None:
+    """InvalidPlan for a model without blocks: nothing would be computed again."""
+    if plan.activation_checkpoint is not Recompute.NONE and not any(True for _ in blocks):
+        raise InvalidPlan(
+            f"activation_checkpoint={plan.activation_checkpoint} is for a model's repeated blocks, and this model has "
+            "none: no list of several layers of one class, and no `split()` that names its blocks; "
+            "options: activation_checkpoint=none"
+        )
 
 
 def apply_recompute(blocks: Iterable[nn.Module], mode: Recompute) -> None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
-from windlass.core.plan import ModelShape
+from windlass.core.names import unknown
+from windlass.core.plan import InvalidPlan, ModelShape
 
 
 class Cut(StrEnum):
@@ -32,3 +34,19 @@ class Split:
     first: tuple[str, ...] = ()  # modules before the blocks: only a pipeline's first stage has them, others have None
     last: tuple[str, ...] = ()  # modules after them: only its last stage has them
     shape: ModelShape = field(default_factory=ModelShape)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tensor", {name: _cut(name, value) for name, value in self.tensor.items()})
+        for what in ("first", "last"):
+            names = getattr(self, what)
+            if isinstance(names, str):  # its letters would be taken for names
+                raise InvalidPlan(f"{what}={names!r} in split() is a text, but must be a tuple of names: ({names!r},)")
+
+
+def _cut(name: str, value: Any) -> Cut:
+    try:
+        return Cut(value)
+    except ValueError:
+        known = ", ".join(f"job.Cut.{cut.name}" for cut in Cut)
+        said = unknown("cut", value, Cut) if isinstance(value, str) else f"{value!r} is no cut; known: {known}"
+        raise InvalidPlan(f"split() wants to cut {name!r}: {said}") from None

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import fnmatch
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
@@ -19,8 +19,10 @@ from torch.distributed.tensor.parallel import (
 
 from windlass.core.plan import InvalidPlan, Plan
 from windlass.job.parallel.split import Cut, Split
+from windlass.job.parallel.units import matching
 
 _SEQUENCE_DIM = 1
+_TAKE_PARTS = (Cut.COLUMN, Cut.NORM, Cut.HEAD)  # with `sequence`, of the sequence
 
 
 def apply_tensor(part: nn.Module, split: Split, mesh: DeviceMesh, *, sequence: bool) -> None:
@@ -28,6 +30,9 @@ def apply_tensor(part: nn.Module, split: Split, mesh: DeviceMesh, *, sequence: b
     # Of a model that is sharded too, whose last product hands over a view: the loss would have to change it in place.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
     styles = {name: _style(cut, sequence) for name, cut in _cuts(part, split)}
+    for name, cut in _cuts(part, split) if sequence else ():
+        if cut in _TAKE_PARTS:
+            part.get_submodule(name).register_forward_pre_hook(_needs_sequence(name))
     parallelize_module(part, mesh, {name: style for name, style in styles.items() if style is not None})
 
 
@@ -57,11 +62,8 @@ def check_tensor(model: nn.Module, split: Split, plan: Plan) -> None:
 def _cuts(model: nn.Module, split: Split) -> Iterator[tuple[str, Cut]]:
     names = [name for name, _ in model.named_modules()]
     for pattern, cut in split.tensor.items():
-        depth = pattern.count(".")
-        for name in names:
-            # `*` is one part of the path, so it matches no dot.
-            if name.count(".") == depth and fnmatch.fnmatchcase(name, pattern):
-                yield name, cut
+        for name in matching(names, pattern):
+            yield name, cut
 
 
 def _style(cut: Cut, sequence: bool) -> ParallelStyle | None:
@@ -78,6 +80,17 @@ def _style(cut: Cut, sequence: bool) -> ParallelStyle | None:
             return ColwiseParallel(input_layouts=between, output_layouts=Replicate())
         case Cut.NORM:
             return SequenceParallel(sequence_dim=_SEQUENCE_DIM, use_local_output=True) if sequence else None
+
+
+def _needs_sequence(name: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
+    def check(_module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        if inputs and isinstance(inputs[0], Tensor) and inputs[0].dim() <= _SEQUENCE_DIM + 1:
+            raise InvalidPlan(
+                f"sequence=true divides the second of three dimensions (batch, sequence, width), and what {name} is "
+                f"given has {inputs[0].dim()}: {tuple(inputs[0].shape)}; leave `sequence` out for this model"
+            )
+
+    return check
 
 
 def _divided_side(module: nn.Module, cut: Cut) -> tuple[str, int] | None:

@@ -1,17 +1,33 @@
-"""The repeated layers of a model: what is sharded, recomputed and compiled one by one."""
+"""What a model says of itself, and its repeated layers: what is sharded, recomputed and compiled one by one."""
 
 from __future__ import annotations
 
+import fnmatch
+from collections.abc import Iterable, Iterator
+
 from torch import nn
 
+from windlass.core.names import nearest
+from windlass.core.plan import InvalidPlan
 from windlass.job.parallel.split import Split
+
+_MOST_SHOWN = 12
 
 
 def split_of(model: nn.Module) -> Split:
-    """What the model says of itself; an empty table where it says nothing."""
+    """What the model says of itself, if anything. InvalidPlan if it names what is not there."""
     describe = getattr(model, "split", None)
     split = describe() if callable(describe) else None
-    return split if isinstance(split, Split) else Split()
+    if not isinstance(split, Split):
+        return Split()
+    _check_names(model, split)
+    return split
+
+
+def matching(names: Iterable[str], pattern: str) -> Iterator[str]:
+    """The dotted paths that a pattern stands for: `*` is one part of the path, so it matches no dot."""
+    depth = pattern.count(".")
+    return (name for name in names if name.count(".") == depth and fnmatch.fnmatchcase(name, pattern))
 
 
 def blocks_of(part: nn.Module, split: Split) -> list[nn.Module]:
@@ -34,3 +50,48 @@ def _repeated(module: nn.Module) -> list[nn.Module]:
         else:
             found.extend(_repeated(child))
     return found
+
+
+def _check_names(model: nn.Module, split: Split) -> None:
+    """A name that nothing has would be cut nowhere, or left in all stages: another model, without a word."""
+    names = _names(model)
+    kind = type(model).__name__
+    for pattern in split.tensor:
+        if not any(matching(names, pattern)):
+            _refuse(f"split() of {kind} wants to cut {pattern!r}", pattern, _patterns(names))
+    for what in ("first", "last"):
+        for name in getattr(split, what):
+            if name not in names:
+                _refuse(f"split() of {kind} has {name!r} in {what!r}", name, names)
+    if split.blocks is not None and split.blocks not in names:
+        _refuse(f"split() of {kind} says blocks={split.blocks!r}", split.blocks, names)
+
+
+def _names(model: nn.Module) -> list[str]:
+    """The paths of all modules, and of parts that are None here: a model may go without some."""
+    return [
+        f"{path}.{name}" if path else name
+        for path, module in model.named_modules()
+        for name in (
+            *module._modules,
+            *(name for name, value in vars(module).items() if value is None and name[0] != "_"),
+        )
+    ]
+
+
+def _patterns(names: Iterable[str]) -> list[str]:
+    """As they would be written in a table: with `*` for the numbers of layers."""
+    paths = (name.split(".") for name in names)
+    return list(
+        dict.fromkeys(".".join([*("*" if p.isdecimal() else p for p in path[:-1]), path[-1]]) for path in paths)
+    )
+
+
+def _refuse(what: str, wrong: str, known: Iterable[str]) -> None:
+    options = [name for name in known if name.count(".") == wrong.count(".")]
+    guess = nearest(wrong, options)
+    shown = ", ".join(options[:_MOST_SHOWN]) + (", ..." if len(options) > _MOST_SHOWN else "")
+    raise InvalidPlan(
+        f"{what}, and no module has that name; "
+        + (f"did you mean {guess!r}?" if guess else f"known: {shown or 'none'}")
+    )

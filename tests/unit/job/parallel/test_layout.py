@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -13,7 +15,9 @@ from tests.unit.job.parallel.models import Plain, batch, small_gpt  # noqa: E402
 from windlass.core.plan import InvalidPlan, Plan, Schedule, parse_plan  # noqa: E402
 from windlass.job.parallel.mesh import place_of  # noqa: E402
 from windlass.job.parallel.parallelize import check  # noqa: E402
+from windlass.job.parallel.split import Cut, Split  # noqa: E402
 from windlass.job.parallel.stages import blocks_of_stages, cut_stage, stages_of  # noqa: E402
+from windlass.job.parallel.tensor import _needs_sequence  # noqa: E402
 from windlass.job.parallel.units import blocks_of, split_of  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -116,3 +120,61 @@ def test_uneven_products_are_refused_by_name() -> None:
     split = type(split)(tensor=split.tensor, blocks=split.blocks)  # a model that does not count its heads
     with pytest.raises(InvalidPlan, match=r"tensor=3 does not divide the 32 rows of tokens; options: 1, 2, 4, 8"):
         check(parse_plan("tensor=3"), model, split, torch.device("cpu"))
+
+
+class Described(torch.nn.Module):
+    """Says of itself what a test wants it to say."""
+
+    def __init__(self, **said: Any) -> None:
+        super().__init__()
+        self.enter = torch.nn.Linear(4, 4)
+        self.blocks = torch.nn.ModuleList(torch.nn.Sequential(torch.nn.Linear(4, 8)) for _ in range(2))
+        self.leave = None  # as in a model that goes without
+        self.said = said
+
+    def split(self) -> Split:
+        return Split(**self.said)
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"first": ("entr",)}, "split() of Described has 'entr' in 'first', and no module has that name; did you mean"),
+        ({"last": ("leave", "weight")}, "'weight' in 'last', and no module has that name; known: enter, blocks, leave"),
+        ({"blocks": "blcks"}, "says blocks='blcks', and no module has that name; did you mean 'blocks'?"),
+        (
+            {"tensor": {"blokcs.*.0": Cut.COLUMN}},
+            "wants to cut 'blokcs.*.0', and no module has that name; did you mean",
+        ),
+        ({"tensor": {"blocks.*.3": Cut.ROW}}, "did you mean 'blocks.*.0'?"),
+        ({"tensor": {"enter": "colum"}}, "split() wants to cut 'enter': unknown cut 'colum'; did you mean 'column'?"),
+        ({"tensor": {"enter": 1}}, "1 is no cut; known: job.Cut.COLUMN, job.Cut.ROW"),
+        ({"first": "enter"}, "first='enter' in split() is a text, but must be a tuple of names: ('enter',)"),
+    ],
+)
+def test_what_a_model_says_of_itself_must_be_true_of_it(said: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidPlan) as refused:
+        split_of(Described(**said))
+    assert words in str(refused.value)
+
+
+def test_a_cut_may_be_written_as_a_text_and_a_part_may_be_missing() -> None:
+    model = Described(tensor={"blocks.*.0": "column"}, blocks="blocks", first=("enter",), last=("leave",))
+    assert split_of(model).tensor == {"blocks.*.0": Cut.COLUMN}
+    with pytest.raises(InvalidPlan, match=r"tensor=3 does not divide the 8 outputs of blocks\.0\.0"):
+        check(parse_plan("tensor=3"), model, split_of(model), torch.device("cpu"))
+
+
+def test_recomputing_needs_blocks() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+    with pytest.raises(
+        InvalidPlan, match="activation_checkpoint=full is for a model's repeated blocks, and this model"
+    ):
+        check(parse_plan("activation_checkpoint=full"), model, split_of(model), torch.device("cpu"))
+
+
+def test_a_sequence_is_asked_for_where_it_is_divided() -> None:
+    hook = _needs_sequence("blocks.0.0")
+    with pytest.raises(InvalidPlan, match=r"what blocks\.0\.0 is given has 2: \(8, 4\); leave `sequence` out"):
+        hook(torch.nn.Linear(4, 4), (torch.zeros(8, 4),))
+    hook(torch.nn.Linear(4, 4), (torch.zeros(8, 5, 4),))

@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
 from windlass.core.plan import Plan
+from windlass.job.parallel.batch import tensors_of
 
 _ROUNDING = 1e-6
 
@@ -32,13 +33,13 @@ def agree_on_batch(
 ) -> None:
     """RanksDisagree unless all read batches of one shape: a mean of means counts on it, and so do the stages. With
     shares, parts may differ in their number of samples, and the shares must add up to the whole batch."""
-    said = [(what, value) for what, value in (("inputs", inputs), ("targets", targets)) if isinstance(value, Tensor)]
+    said = [*tensors_of(inputs, "inputs"), *tensors_of(targets, "targets")]
     mine = [("share", "given" if share is not None else "not given")]
     mine += [(what, f"{tuple(value.shape[share is not None :])} {value.dtype}") for what, value in said]
     _compare(mine, plan.world_size, "batch")
     if share is None or plan.world_size == 1:
         return
-    sizes = {what: value.shape[0] for what, value in said}
+    sizes = {what: value.shape[0] for what, value in said if value.dim()}
     everyone: list[Any] = [None] * plan.world_size
     dist.all_gather_object(everyone, (data_rank, share, sizes))
     parts = {reader: (part, rows) for reader, part, rows in everyone}
@@ -52,6 +53,37 @@ def agree_on_batch(
     if not (alike and fair and abs(whole - 1.0) < _ROUNDING):
         told = ", ".join(f"{rows} as {part:.4g} of it" for part, rows in parts.values())
         raise RanksDisagree(f"the parts of the batch do not make a whole: {told}; shares are samples / samples of all")
+
+
+class Rows:
+    """How many samples each process has in a step: as many as the others, if it has no share of its own.
+
+    All of them learn it once. Later a process knows whether it has another number than before, and says by how many on
+    what the mean of the loss is exchanged with. Nobody reads the answer but who has changed, so that no other waits for
+    its device; if not all have changed alike, at least one of them finds that its own number is not the mean.
+    """
+
+    def __init__(self) -> None:
+        self._agreed = 0
+
+    def agree(self, rows: int) -> None:
+        self._agreed = rows
+
+    def changed_by(self, rows: int) -> int:
+        return rows - self._agreed
+
+    def check(self, rows: int, changes: int, *, rank: int, world_size: int, step: int) -> None:
+        """RanksDisagree unless `changes`, the sum of those of all processes, is that of processes that are alike."""
+        if changes == world_size * self.changed_by(rows):
+            self._agreed = rows
+            return
+        was = "as before" if rows == self._agreed else f"instead of {self._agreed} as before"
+        raise RanksDisagree(
+            f"the batches of step {step} differ: rank {rank} has {rows} samples {was}, and all {world_size} ranks "
+            f"together have {world_size * self._agreed + changes}; the mean of their losses would be wrong. Leave out "
+            "a last batch that is not whole (drop_last=True), or say how large each part is: "
+            "step(..., share=samples / samples of all)"
+        )
 
 
 @torch.no_grad()

@@ -17,7 +17,8 @@ from torch.nn import functional
 
 from windlass.core.plan import InvalidPlan, Plan, Precision
 from windlass.job.fp8 import apply_fp8
-from windlass.job.parallel.agreement import agree_on_batch, agree_on_model, share_weights
+from windlass.job.parallel.agreement import Rows, agree_on_batch, agree_on_model, share_weights
+from windlass.job.parallel.batch import check_rows, cut, rows_of
 from windlass.job.parallel.choice import choose
 from windlass.job.parallel.copies import Copies, apply_copies
 from windlass.job.parallel.mesh import build_mesh, place_of
@@ -28,6 +29,7 @@ from windlass.job.parallel.split import Split
 from windlass.job.parallel.stages import check_stages, cut_stage, stages_of
 from windlass.job.parallel.tensor import apply_tensor, check_tensor
 from windlass.job.parallel.units import blocks_of, split_of
+from windlass.job.prefetch import moved
 from windlass.job.process import Process, init
 from windlass.job.products import apply_fastest
 from windlass.job.session import session
@@ -82,10 +84,13 @@ class Parallel:
         self.data_rank, self.data_world = place.data_rank, place.data_world
         self.loss_scale = LossScale() if plan.precision is Precision.FP16 else None
         self._loss = loss
-        self._checked = False
+        self._rank = process.rank
+        self._rows = Rows()
+        self._steps = 0
         self._weight = 1.0
         agree_on_model(model, plan)
         model.to(self.device)
+        self._unchanged = torch.zeros(1, device=self.device)
         self.mesh: DeviceMesh | None = build_mesh(plan, self.device.type)
         share_weights(model, plan)
         stages = stages_of(place.pipeline, plan)
@@ -130,18 +135,17 @@ class Parallel:
         """Forward and backward of this process's part of a batch; gradients are means over the whole batch.
 
         The mean loss of the whole batch, on the device, without waiting for it. `share`: which part of the batch it is,
-        where parts are not equal; `job.order` knows it.
+        where parts are not equal; `job.order` knows it. RanksDisagree if they are not equal and have no shares.
         """
-        self._check_batch(inputs, targets, share)
+        rows = self._check_batch(inputs, targets, share)
         # Gradients are averaged over the copies, whatever each has seen of the batch.
         self._weight = 1.0 if share is None else share * self.data_world
-        inputs, targets = self._here(inputs), self._here(targets)
+        inputs, targets = moved(inputs, self.device), moved(targets, self.device)
         if self._pipeline is not None:
-            losses = self._pipeline.step(inputs, targets)
-            return self._mean(losses, scaled=True)
+            return self._mean_of_step(self._pipeline.step(inputs, targets), rows)
         copies, count = self._copies[0], self.plan.accumulate
         losses = []
-        for number, (x, y) in enumerate(zip(_chunks(inputs, count), _chunks(targets, count), strict=True)):
+        for number, (x, y) in enumerate(zip(cut(inputs, count), cut(targets, count), strict=True)):
             with copies.microbatch(last=number == count - 1):
                 with self._casts():
                     output = copies.forward(x)
@@ -149,23 +153,24 @@ class Parallel:
                 del output
                 loss.backward()  # type: ignore[no-untyped-call]
                 losses.append(loss.detach())
-        return self._mean(losses, scaled=True)
+        return self._mean_of_step(losses, rows)
 
     @torch.no_grad()
     def evaluate(self, inputs: Any, targets: Any) -> Tensor:
-        """The mean loss of the whole batch without gradients."""
-        inputs, targets = self._here(inputs), self._here(targets)
+        """The mean loss of the whole batch without gradients. Parts may differ in their number of samples."""
+        rows = rows_of(inputs, targets) or 1
+        inputs, targets = moved(inputs, self.device), moved(targets, self.device)
         self._weight = 1.0
         training = [part.training for part in self.parts]
         for part in self.parts:
             part.eval()
         try:
             if self._pipeline is not None:
-                return self._mean(self._pipeline.evaluate(inputs, targets), scaled=True)
+                return self._mean_of_samples(self._pipeline.evaluate(inputs, targets), rows, scaled=True)
             with self._casts():
                 output = self._copies[0].forward(inputs)
             with autocast(self.plan.precision, self.device):
-                return self._mean([self._loss(output, targets)], scaled=False)
+                return self._mean_of_samples([self._loss(output, targets)], rows, scaled=False)
         finally:
             for part, was in zip(self.parts, training, strict=True):
                 part.train(was)
@@ -188,36 +193,55 @@ class Parallel:
             loss = self._loss(output, targets)
         return loss * (self._weight * (self.loss_scale.value if self.loss_scale else 1.0) / self.plan.accumulate)
 
-    def _mean(self, losses: list[Tensor], *, scaled: bool) -> Tensor:
-        """Over the whole batch, on every process; the processes before a pipeline's last stage know of none."""
-        if losses:
-            mean = torch.stack([loss.detach().float() for loss in losses]).sum()
-            if scaled and self.loss_scale is not None:
-                mean = mean / self.loss_scale.value
-        else:
-            mean = torch.zeros((), device=self.device)
-        if self.plan.copies * self.plan.pipeline > 1:
-            mean = mean / (self.plan.copies * self.plan.tensor)
-            dist.all_reduce(mean)
-        return mean
+    def _mean_of_step(self, losses: list[Tensor], rows: int | None) -> Tensor:
+        """Over the whole batch, on every process. With it goes by how many samples this one differs from before."""
+        mean = self._sum(losses, scaled=True)
+        if not self._exchanges_losses:
+            return mean
+        change = 0 if rows is None else self._rows.changed_by(rows)
+        told = torch.cat(
+            (
+                (mean / (self.plan.copies * self.plan.tensor)).reshape(1),
+                self._unchanged + change if change else self._unchanged,
+            )
+        )
+        dist.all_reduce(told)
+        # Where the numbers are in the host's memory anyway, everybody reads them.
+        if rows is not None and (change or self.device.type == "cpu"):
+            changes = round(float(told[1]))
+            self._rows.check(rows, changes, rank=self._rank, world_size=self.plan.world_size, step=self._steps)
+        return told[0]
 
-    def _check_batch(self, inputs: Any, targets: Any, share: float | None) -> None:
-        for what, value in (("inputs", inputs), ("targets", targets)):
-            if isinstance(value, Tensor) and value.shape[0] % self.plan.accumulate:
-                raise InvalidPlan(
-                    f"the {what} of this process have {value.shape[0]} samples, which accumulate="
-                    f"{self.plan.accumulate} does not divide"
-                )
-        if not self._checked:
+    def _mean_of_samples(self, losses: list[Tensor], rows: int, *, scaled: bool) -> Tensor:
+        """Over the whole batch, on every process, whatever the parts."""
+        mean = self._sum(losses, scaled=scaled)
+        if not self._exchanges_losses:
+            return mean
+        told = torch.stack((mean * rows, mean.new_full((), float(rows if losses else 0))))
+        dist.all_reduce(told)
+        return told[0] / told[1]
+
+    @property
+    def _exchanges_losses(self) -> bool:
+        return self.plan.copies * self.plan.pipeline > 1
+
+    def _sum(self, losses: list[Tensor], *, scaled: bool) -> Tensor:
+        """Of this process's microbatches; those before a pipeline's last stage know of none."""
+        if not losses:
+            return torch.zeros((), device=self.device)
+        total = torch.stack([loss.detach().float() for loss in losses]).sum()
+        return total / self.loss_scale.value if scaled and self.loss_scale is not None else total
+
+    def _check_batch(self, inputs: Any, targets: Any, share: float | None) -> int | None:
+        """How many samples it has, if that is to be the same for all."""
+        check_rows(inputs, targets, self.plan.accumulate)
+        rows = rows_of(inputs, targets) if share is None else None
+        if self._steps == 0:
             agree_on_batch(inputs, targets, self.plan, share, self.data_rank)
-            self._checked = True
-
-    def _here(self, value: Any) -> Any:
-        return value.to(self.device, non_blocking=True) if isinstance(value, Tensor) else value
-
-
-def _chunks(value: Any, count: int) -> list[Any]:
-    return [value] if count == 1 else list(value.chunk(count))
+            if rows is not None:
+                self._rows.agree(rows)
+        self._steps += 1
+        return rows
 
 
 def _compile(part: nn.Module, blocks: list[nn.Module], plan: Plan) -> None:

@@ -12,7 +12,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 
-from windlass.core.plan import Plan, Schedule
+from windlass.core.plan import InvalidPlan, Plan, Schedule
+from windlass.job.parallel.batch import cut
 from windlass.job.parallel.copies import divides_gradients, gathers_by_block
 from windlass.job.parallel.mesh import group_of
 from windlass.job.parallel.stages import stages_of
@@ -36,16 +37,16 @@ class Pipeline:
         self._device = device
         self._group = group_of(mesh, "pipeline")
         self._loss = loss
+        self._targets: list[Any] = []  # of each microbatch
         # One for each shape, and for evaluation: what comes from other stages arrives in buffers that are made once.
         self._schedules: dict[Any, Any] = {}
 
     def step(self, inputs: Any, targets: Any) -> list[Tensor]:
         """Forward and backward of all microbatches; the losses, on the last stage's process."""
         losses: list[Tensor] = []
-        schedule = self._schedule(("step", _shape(inputs)))
-        schedule.step(
-            *((inputs,) if self.is_first else ()), target=targets if self.is_last else None, losses=losses, **_QUIET
-        )
+        schedule = self._schedule("step", inputs)
+        arguments = (inputs,) if self.is_first else ()
+        schedule.step(*arguments, target=self._numbered(targets), losses=losses, **_QUIET)
         if not gathers_by_block(self._plan):
             for part in self._parts:
                 if isinstance(part, FSDPModule):
@@ -55,11 +56,28 @@ class Pipeline:
     @torch.no_grad()
     def evaluate(self, inputs: Any, targets: Any) -> list[Tensor]:
         losses: list[Tensor] = []
-        schedule = self._schedule(("evaluate", _shape(inputs)))
-        schedule.eval(*((inputs,) if self.is_first else ()), target=targets if self.is_last else None, losses=losses)
+        schedule = self._schedule("evaluate", inputs)
+        schedule.eval(*((inputs,) if self.is_first else ()), target=self._numbered(targets), losses=losses)
         return losses
 
-    def _schedule(self, key: Any) -> Any:
+    def _numbered(self, targets: Any) -> Tensor | None:
+        """What the schedule cuts and hands to the loss: numbers of the microbatches. It could cut one tensor only."""
+        if not self.is_last:
+            return None
+        self._targets = cut(targets, self._plan.accumulate)
+        return torch.arange(self._plan.accumulate)
+
+    def _loss_of(self, output: Any, number: Tensor) -> Tensor:
+        return self._loss(output, self._targets[int(number)])
+
+    def _schedule(self, kind: str, inputs: Any) -> Any:
+        """All processes refuse what only the first one would hand in."""
+        if not isinstance(inputs, Tensor):
+            raise InvalidPlan(
+                f"stages of a pipeline are given one tensor, and the inputs are of type {type(inputs).__name__}; put "
+                "them into one tensor, or use a plan without `pipeline`. Targets may be tuples, lists and mappings"
+            )
+        key = kind, tuple(inputs.shape)
         if key not in self._schedules:
             if len(self._schedules) >= 2:
                 self._schedules.clear()
@@ -74,7 +92,7 @@ class Pipeline:
             for number, module in zip(self._numbers, self._modules, strict=True)
         ]
         # The loss is already a mean over the microbatches.
-        options: dict[str, Any] = {"loss_fn": self._loss, "scale_grads": False}
+        options: dict[str, Any] = {"loss_fn": self._loss_of, "scale_grads": False}
         if self._plan.schedule is Schedule.INTERLEAVED:
             return ScheduleInterleaved1F1B(stages, count, **options)
         # With fewer microbatches than stages there is no steady state to alternate in, and both orders are the same.
@@ -100,7 +118,3 @@ class _Opaque(nn.Module):
 _QUIET: dict[str, Any] = (
     {"return_outputs": False} if "return_outputs" in inspect.signature(ScheduleGPipe.step).parameters else {}
 )
-
-
-def _shape(value: Any) -> Any:
-    return tuple(value.shape) if isinstance(value, Tensor) else None

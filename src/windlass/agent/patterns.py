@@ -16,6 +16,7 @@ NETWORK = "network"
 DISK_FULL = "disk_full"
 DISK_BROKEN = "disk_broken"
 NAN = "nan"
+EXPLODED = "exploded"
 NO_GPU = "no_gpu"  # found by `windlass.agent.nogpu`: it depends on what the run asked for
 _MOST_BYTES = 16 * 1024
 
@@ -60,7 +61,8 @@ TABLE: tuple[Pattern, ...] = (
             r"forward compatibility was attempted on non supported HW|Driver/library version mismatch",
         ),
     ),
-    Pattern(NAN, _words(r"^(\w+\.)*(SickStep|GradientNotANumber)\b")),
+    Pattern(EXPLODED, _words(r"^(\w+\.)*SickStep: .* is usual\b")),
+    Pattern(NAN, _words(r"^(\w+\.)*SickStep\b")),
     Pattern(
         DEVICE_ERROR,
         _words(

@@ -58,6 +58,11 @@ TABLE: dict[str, Remedy] = {
         NEVER,
         advice="going on from the same state would end the same",
     ),
+    patterns.EXPLODED: Remedy(
+        "stopped for a loss or gradient that is many times the usual",
+        NEVER,
+        advice="going on from the same state would end the same",
+    ),
     patterns.NO_GPU: Remedy("the program wants a GPU and finds none: it asked for none, or PyTorch has no CUDA", NEVER),
     "timeout": Remedy("the run's time limit", NEVER),
     "cancelled": Remedy("somebody asked", NEVER),

@@ -20,6 +20,7 @@ from windlass.agent.patterns import find_trouble
         ("OSError: [Errno 5] Input/output error", patterns.DISK_BROKEN),
         ("torch.distributed.DistBackendError: NCCL error: ncclSystemError: System call failed", patterns.NETWORK),
         ("windlass.job.accounting.anomaly.SickStep: the loss is nan", patterns.NAN),
+        ("windlass.job.accounting.anomaly.SickStep: step 9: the loss is 90, and 2 is usual", patterns.EXPLODED),
         ("ValueError: SickStep is no plan", None),
         ("ValueError: shapes do not match", None),
     ],

@@ -16,6 +16,7 @@ from windlass.core.plan import OnNan
 USUAL_STEPS = 128  # what "usual" is taken from
 LEAST_STEPS = 50  # before this many nothing is called unusual: a loss falls fast at first, and gradients with it
 CALM_STEPS = 50  # so many healthy steps end an episode; one alert an episode
+MOST_SKIPPED = 20  # explosions in a row; if there are more, gradients are that large now
 MOST_OVERFLOWS = 20  # a loss scale halves with each: more in a row are not a matter of scale
 
 
@@ -56,60 +57,85 @@ class Median:
         return self._ordered[len(self._ordered) // 2]
 
 
+Trouble = tuple[str, str]  # the kind, and words
+
+
+class Norms:
+    """What is usual of the gradients of one optimizer."""
+
+    def __init__(self) -> None:
+        self._usual = Median(USUAL_STEPS)
+        self._overflows = 0
+        self.exploded_in_a_row = 0
+
+    def look(self, norm: float, *, explode: float | None, scaled: bool) -> Trouble | None:
+        if not math.isfinite(norm):
+            self._overflows += 1
+            if scaled and self._overflows <= MOST_OVERFLOWS:
+                return None
+            again = f" for {self._overflows} steps, whatever the loss scale" if scaled else ""
+            return "nan", f"the gradient's norm is {norm}{again}"
+        self._overflows = 0
+        if explode is not None and len(self._usual) >= LEAST_STEPS and norm > explode * self._usual.value:
+            self.exploded_in_a_row += 1
+            return "exploded", f"the gradient's norm is {norm:.4g}, and {self._usual.value:.4g} is usual"
+        self.exploded_in_a_row = 0
+        self._usual.add(norm)
+        return None
+
+
+class Losses:
+    """What is usual of the losses."""
+
+    def __init__(self) -> None:
+        self._usual = Median(USUAL_STEPS)
+        self._highest_at_first = -math.inf
+
+    def look(self, loss: float, *, explode: float | None) -> Trouble | None:
+        if not math.isfinite(loss):
+            return "nan", f"the loss is {loss}"
+        if explode is not None and len(self._usual) >= LEAST_STEPS:
+            usual = self._usual.value
+            # A loss near zero varies by large factors: above where it began it has certainly gone wrong.
+            if loss > explode * max(usual, 0.0) and loss > self._highest_at_first:
+                return "exploded", f"the loss is {loss:.4g}, and {usual:.4g} is usual"
+        if len(self._usual) < LEAST_STEPS:
+            self._highest_at_first = max(self._highest_at_first, loss)
+        self._usual.add(loss)
+        return None
+
+
 class Watch:
-    """Looks at every step once, in order."""
+    """Looks at every step once, in order. Who must know of a gradient before it is applied looks at its norm first."""
 
     def __init__(self, explode: float | None) -> None:
-        self._explode = explode  # how many times the usual is an explosion; None: nothing is
-        self._norms, self._losses = Median(USUAL_STEPS), Median(USUAL_STEPS)
-        self._highest_at_first = -math.inf
-        self._calm_steps = CALM_STEPS  # since the last sick one
-        self._overflows = 0
+        self.explode = explode  # how many times the usual is an explosion; None: nothing is
+        self._norms, self._losses = Norms(), Losses()
+        self._norms_seen_to = -1  # the last step whose norm was looked at before
+        self._last_sick: int | None = None
 
     def look(self, step: int, *, loss: float | None, grad_norm: float | None, scaled: bool = False) -> Finding | None:
         """`scaled`: the loss is multiplied by a scale that is still being found, so overflows are part of the plan."""
-        trouble = self._not_finite(loss, grad_norm, scaled) or self._exploded(loss, grad_norm)
+        of_loss = None if loss is None else self._losses.look(loss, explode=self.explode)
+        of_norm = None
+        if grad_norm is not None and step > self._norms_seen_to:
+            of_norm = self._norms.look(grad_norm, explode=self.explode, scaled=scaled)
+        loss_is_first = of_norm is None or (of_loss is not None and of_loss[0] == "nan")
+        return self._finding(step, of_loss if loss_is_first else of_norm)
+
+    def look_at_norm(self, step: int, norm: float, norms: Norms, *, scaled: bool = False) -> Finding | None:
+        """Before the step is applied; `look` leaves the norm of this step alone then."""
+        self._norms_seen_to = max(step, self._norms_seen_to)
+        return self._finding(step, norms.look(norm, explode=self.explode, scaled=scaled))
+
+    def _finding(self, step: int, trouble: Trouble | None) -> Finding | None:
         if trouble is None:
-            self._calm_steps += 1
-            self._remember(loss, grad_norm)
             return None
-        new_episode, self._calm_steps = self._calm_steps >= CALM_STEPS, 0
+        # Losses are looked at some steps after norms.
+        new_episode = self._last_sick is None or abs(step - self._last_sick) > CALM_STEPS
+        self._last_sick = max(step, self._last_sick or 0)
         kind, words = trouble
         return Finding(kind=kind, step=step, message=f"step {step}: {words}", new_episode=new_episode)
-
-    def _not_finite(self, loss: float | None, grad_norm: float | None, scaled: bool) -> tuple[str, str] | None:
-        if loss is not None and not math.isfinite(loss):
-            return "nan", f"the loss is {loss}"
-        if grad_norm is None or math.isfinite(grad_norm):
-            self._overflows = 0
-            return None
-        self._overflows += 1
-        if scaled and self._overflows <= MOST_OVERFLOWS:
-            return None
-        again = f" for {self._overflows} steps, whatever the loss scale" if scaled else ""
-        return "nan", f"the gradient's norm is {grad_norm}{again}"
-
-    def _exploded(self, loss: float | None, grad_norm: float | None) -> tuple[str, str] | None:
-        if self._explode is None:
-            return None
-        if grad_norm is not None and math.isfinite(grad_norm) and len(self._norms) >= LEAST_STEPS:
-            usual = self._norms.value
-            if grad_norm > self._explode * usual:
-                return "exploded", f"the gradient's norm is {grad_norm:.4g}, and {usual:.4g} is usual"
-        if loss is not None and len(self._losses) >= LEAST_STEPS:
-            usual = self._losses.value
-            # A loss near zero varies by large factors: above where it began it has certainly gone wrong.
-            if loss > self._explode * max(usual, 0.0) and loss > self._highest_at_first:
-                return "exploded", f"the loss is {loss:.4g}, and {usual:.4g} is usual"
-        return None
-
-    def _remember(self, loss: float | None, grad_norm: float | None) -> None:
-        if grad_norm is not None and math.isfinite(grad_norm):
-            self._norms.add(grad_norm)
-        if loss is not None:
-            if len(self._losses) < LEAST_STEPS:
-                self._highest_at_first = max(self._highest_at_first, loss)
-            self._losses.add(loss)
 
 
 def decide_stop(finding: Finding, policy: OnNan) -> SickStep | None:

@@ -19,11 +19,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from windlass.core.plan import OnNan, Plan, Precision
-from windlass.job.accounting.anomaly import Finding, Watch, decide_stop
+from windlass.core.plan import OnNan, Plan, Precision, parse_plan
+from windlass.job.accounting.anomaly import Finding, decide_stop
 from windlass.job.accounting.backlog import Backlog, Judged, Pending
 from windlass.job.accounting.clock import Clock, clock_of
 from windlass.job.accounting.communication import Sampler
+from windlass.job.accounting.health import EXPLODE, Health
 from windlass.job.accounting.waiting import Waiting, waiting
 from windlass.job.accounting.window import LEAST_WINDOW_S, Window, Work, decide_every, metrics_of
 from windlass.job.flops import flops_per_token_of, peak_flops
@@ -31,7 +32,6 @@ from windlass.job.prefetch import own_device
 from windlass.job.session import session
 
 _WARM_UP = 3  # steps before the first window: compilers and allocators are at work
-EXPLODE = 30.0  # times the usual gradient norm
 PEAK_EVERY_S = 5.0
 _LONGEST_S = 3 * LEAST_WINDOW_S  # that a value waits to be judged: longer than it is from one log to the next, mostly
 
@@ -56,8 +56,7 @@ class Steps:
         *,
         clock: Clock,
         work: Work,
-        watch: Watch,
-        policy: OnNan,
+        health: Health,
         sampler: Sampler | None,
         waits: Waiting,
         total: int | None,
@@ -65,14 +64,14 @@ class Steps:
         every: int | None,
         average: bool,
         log: Callable[[int, int | None, dict[str, float]], None] | None,
-        alert: Callable[..., None] | None,
         tell: Callable[[int], None] | None = None,
     ) -> None:
         self.number = first  # of the last step that is done
-        self._clock, self._work, self._watch, self._policy = clock, work, watch, policy
+        self._clock, self._work, self._health = clock, work, health
+        health.done, health.is_metered = first, True
         self._sampler, self._waits = sampler, waits
         self._total, self._every, self._fixed = total, every or 1, every is not None
-        self._average, self._log, self._alert, self._tell = average, log, alert, tell
+        self._average, self._log, self._tell = average, log, tell
         self._unread: deque[_Step] = deque()
         self._pauses: list[tuple[Any, Any]] = []
         self._paused_wait_s = 0.0
@@ -80,7 +79,7 @@ class Steps:
         self._window_paused_s = 0.0
         self._first = self._told = first
         # Who goes on whatever the values are can look at many of them together.
-        self._can_wait = policy is not OnNan.STOP and sampler is None and not average
+        self._can_wait = health.policy is not OnNan.STOP and sampler is None and not average
         self._is_ahead = False  # of the device, which has then enough to do
         self._backlog = Backlog(clock)
         self._read_at = 0.0
@@ -95,6 +94,7 @@ class Steps:
         if it waits for the device anyway. Tensors that are changed in place meanwhile are not judged.
         """
         self.number += 1
+        self._health.done = self.number
         logged = self.number % self._every == 0 or self.number == self._total
         grad_norm, scale = report, None
         if report is not None and not isinstance(report, Tensor | float):
@@ -200,7 +200,7 @@ class Steps:
         for one in waited:
             self._judge(one)
         finding = self._judge(last)
-        if finding is not None and (error := decide_stop(finding, self._policy)):
+        if finding is not None and (error := decide_stop(finding, self._health.policy)):
             if self._log is not None:
                 self._log(step.number, self._total, values)
             raise error
@@ -212,10 +212,7 @@ class Steps:
             self._tell(number)
 
     def _judge(self, one: Judged) -> Finding | None:
-        finding = self._watch.look(one.number, loss=one.loss, grad_norm=one.grad_norm, scaled=one.scaled)
-        if finding is not None and finding.new_episode and self._alert is not None:
-            self._alert(finding.kind, finding.message, step=one.number)
-        return finding
+        return self._health.judge(one.number, loss=one.loss, grad_norm=one.grad_norm, scaled=one.scaled)
 
     def _account(self, step: _Step, values: dict[str, float]) -> None:
         if self._log is None:
@@ -277,7 +274,7 @@ def steps(
     """
     plan: Plan | None = getattr(model, "plan", None)
     device = _device_of(model)
-    policy = OnNan(on_nan) if on_nan is not None else plan.on_nan if plan is not None else OnNan.GO_ON
+    health = _health_of(model, on_nan, explode)
     several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
     me = session()
     if flops_per_step is None and tokens_per_step is not None:
@@ -291,18 +288,28 @@ def steps(
             flops=flops_per_step,
             peak_flops=peak * (dist.get_world_size() if several else 1) if peak else None,
         ),
-        watch=Watch(explode),
-        policy=policy,
+        health=health,
         sampler=Sampler(device) if several and me.is_main else None,
         waits=waiting(),
         total=total,
         first=first,
         every=every,
-        average=several and plan is None and policy is OnNan.STOP,
+        average=several and plan is None and health.policy is OnNan.STOP,
         log=me.log if me.is_main else None,
-        alert=me.alert if me.is_main else None,
         tell=me.stepped,
     )
+
+
+def _health_of(model: Any, on_nan: OnNan | str | None, explode: float | None) -> Health:
+    """The model's own, which its optimizer asks as well; or one for this loop."""
+    policy = None if on_nan is None else parse_plan({"on_nan": on_nan}).on_nan
+    health = getattr(model, "health", None)
+    if not isinstance(health, Health):
+        me = session()
+        return Health(policy or OnNan.GO_ON, explode=explode, alert=me.alert if me.is_main else None)
+    health.policy = policy or health.policy
+    health.watch.explode = explode
+    return health
 
 
 def _device_of(model: Any) -> torch.device:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,15 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from windlass.core.plan import OnNan
+from windlass.job.accounting.anomaly import Norms
 from windlass.job.adamw import NarrowAdamW
 from windlass.job.parallel.norm import gradient_norm, local_gradients, settle_gradients
 from windlass.job.parallel.parallelize import Parallel
-from windlass.job.session import session
-
-
-class GradientNotANumber(FloatingPointError):
-    """The plan says `on_nan: stop`, and a step's gradient was no number. Raised by every process at the same step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +37,11 @@ def optimizer(
 
     Fused where `kind` can be, unless `options` say otherwise.
     """
+    if not isinstance(parallel, Parallel):
+        raise TypeError(
+            f"job.optimizer takes what job.parallelize returned, not {type(parallel).__name__}: "
+            "job.optimizer(job.parallelize(model), ...)"
+        )
     chosen = list(params) if params is not None else list(parallel.parameters())
     groups = [dict(group) if isinstance(group, Mapping) else {"params": [group]} for group in chosen]
     if groups and not any(isinstance(group, Mapping) for group in chosen):
@@ -57,6 +58,7 @@ class Optimizer:
     def __init__(self, parallel: Parallel, inner: torch.optim.Optimizer) -> None:
         self.parallel = parallel
         self.inner = inner
+        self._norms = Norms()
         self._parameters: list[nn.Parameter] = [p for group in inner.param_groups for p in group["params"]]
 
     @property
@@ -76,7 +78,10 @@ class Optimizer:
         if factor is not None:
             norm = norm * factor
         used = None if scale is None else scale.value
-        if not self._should_apply(norm):
+        applied = self._should_apply(norm)
+        if not self.parallel.health.is_metered:
+            self.parallel.health.done += 1
+        if not applied:
             return StepReport(grad_norm=norm, skipped=True, loss_scale=used)
         self._shrink(norm, factor)
         self.inner.step()
@@ -97,25 +102,16 @@ class Optimizer:
             scale.value, scale.good_steps = state["loss_scale"]
 
     def _should_apply(self, norm: Tensor) -> bool:
-        plan, scale = self.parallel.plan, self.parallel.loss_scale
-        if scale is None and plan.on_nan is OnNan.GO_ON:
+        health, scale = self.parallel.health, self.parallel.loss_scale
+        if scale is None and not health.reads_norms:
             return True
-        finite = bool(torch.isfinite(norm))
-        if scale is not None:
-            # With a scale that can still fall, an overflow is how its limit is found, and no news.
-            expected = scale.value > 1.0
-            scale.update(overflow=not finite)
-            if finite or expected:
-                return finite
-        if finite:
-            return True
-        message = f"the norm of the gradient is {float(norm)}"
-        alert = getattr(session(), "alert", None)
-        if alert is not None:
-            alert("nan", f"{message}; on_nan={plan.on_nan}")
-        if plan.on_nan is OnNan.STOP:
-            raise GradientNotANumber(f"{message}, and the plan says on_nan=stop; options: go_on, skip")
-        return plan.on_nan is OnNan.GO_ON
+        found = float(norm)
+        if scale is None:
+            return health.applies(found, self._norms)
+        # With a scale that can still fall, an overflow is how its limit is found, and no news.
+        overflow, searching = not math.isfinite(found), scale.value > 1.0
+        scale.update(overflow=overflow)
+        return health.applies(found, self._norms, scaled=searching) and not (overflow and searching)
 
     def _shrink(self, norm: Tensor, factor: float | None) -> None:
         """Undo the loss scale and clip, in one pass over the gradients."""

@@ -16,6 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.nn import functional
 
 from windlass.core.plan import InvalidPlan, Plan, Precision
+from windlass.job.accounting.health import Health
 from windlass.job.fp8 import apply_fp8
 from windlass.job.parallel.agreement import Rows, agree_on_batch, agree_on_model, share_weights
 from windlass.job.parallel.batch import check_rows, cut, rows_of
@@ -83,6 +84,7 @@ class Parallel:
         place = place_of(process.rank, plan)
         self.data_rank, self.data_world = place.data_rank, place.data_world
         self.loss_scale = LossScale() if plan.precision is Precision.FP16 else None
+        self.health = Health(plan.on_nan, alert=session().alert if process.is_main else None)
         self._loss = loss
         self._rank = process.rank
         self._rows = Rows()

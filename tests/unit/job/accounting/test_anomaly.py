@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windlass.core.plan import OnNan
-from windlass.job.accounting.anomaly import CALM_STEPS, LEAST_STEPS, MOST_OVERFLOWS, Median, Watch, decide_stop
+from windlass.job.accounting.anomaly import CALM_STEPS, LEAST_STEPS, MOST_OVERFLOWS, Median, Norms, Watch, decide_stop
 
 
 def settled(explode: float | None = 30.0) -> Watch:
@@ -101,3 +101,23 @@ def test_only_stop_stops() -> None:
     assert str(error) == "step 1: the loss is nan"
     assert error.hint is not None
     assert "on_nan=stop" in error.hint
+
+
+def test_a_norm_that_was_looked_at_before_its_step_is_not_looked_at_again() -> None:
+    watch, norms = Watch(30.0), Norms()
+    found = watch.look_at_norm(7, math.nan, norms)
+    assert found is not None
+    assert (found.message, found.new_episode) == ("step 7: the gradient's norm is nan", True)
+    assert watch.look(5, loss=1.0, grad_norm=math.nan) is None
+    again = watch.look(7, loss=math.nan, grad_norm=math.nan)
+    assert again is not None
+    assert (again.message, again.new_episode) == ("step 7: the loss is nan", False)  # one episode, of one step
+    assert watch.look(8, loss=1.0, grad_norm=math.nan) is not None
+
+
+def test_every_optimizer_has_norms_of_its_own() -> None:
+    watch, small, large = Watch(30.0), Norms(), Norms()
+    for step in range(200):
+        assert watch.look_at_norm(step, 1.0, small) is None
+        assert watch.look_at_norm(step, 1000.0, large) is None
+    assert watch.look_at_norm(200, 1000.0, small) is not None

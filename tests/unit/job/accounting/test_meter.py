@@ -9,10 +9,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from windlass.core.plan import OnNan  # noqa: E402
+from windlass.core.plan import InvalidPlan, OnNan  # noqa: E402
 from windlass.job.accounting import backlog, meter  # noqa: E402
-from windlass.job.accounting.anomaly import SickStep, Watch  # noqa: E402
+from windlass.job.accounting.anomaly import SickStep  # noqa: E402
 from windlass.job.accounting.clock import CudaClock  # noqa: E402
+from windlass.job.accounting.health import Health  # noqa: E402
 from windlass.job.accounting.meter import Steps, steps  # noqa: E402
 from windlass.job.accounting.waiting import Waiting  # noqa: E402
 from windlass.job.accounting.window import Work  # noqa: E402
@@ -75,8 +76,7 @@ class Loop:
         self.meter = Steps(
             clock=self.clock,
             work=Work(tokens=100),
-            watch=Watch(30.0),
-            policy=policy,
+            health=Health(policy, alert=self._alerted),
             sampler=None,
             waits=self.waits,
             total=total,
@@ -84,9 +84,11 @@ class Loop:
             every=every,
             average=False,
             log=lambda step, total, values: self.logged.append((step, total, dict(values))),
-            alert=lambda kind, message, *, step: self.alerts.append((kind, message, step)),
             tell=self.told.append,
         )
+
+    def _alerted(self, kind: str, message: str, *, step: int) -> None:
+        self.alerts.append((kind, message, step))
 
     def step(self, loss: Any = 1.0, seconds: float = 1.0, **metrics: float) -> int:
         self.clock.now_s += seconds
@@ -209,8 +211,7 @@ class HostLoop(Loop):
         self.meter = Steps(
             clock=self.clock,
             work=Work(),
-            watch=Watch(explode),
-            policy=policy,
+            health=Health(policy, explode=explode, alert=self._alerted),
             sampler=None,
             waits=self.waits,
             total=None,
@@ -218,7 +219,6 @@ class HostLoop(Loop):
             every=every,
             average=False,
             log=lambda step, total, values: self.logged.append((step, total, dict(values))),
-            alert=lambda kind, message, *, step: self.alerts.append((kind, message, step)),
             tell=self.told.append,
         )
 
@@ -419,3 +419,8 @@ def test_a_loop_on_a_gpu(reads: bool) -> None:
     assert loop.alerts == [("nan", "step 33: the loss is nan", 33)]
     assert loop.told[-1] == 60
     assert loop.told == sorted(set(loop.told))
+
+
+def test_a_policy_that_does_not_exist_is_refused_with_those_that_do() -> None:
+    with pytest.raises(InvalidPlan, match="'halt'; options: go_on, skip, stop"):
+        steps(on_nan="halt")

@@ -16,8 +16,9 @@ from torch.nn import functional  # noqa: E402
 from tests.unit.job.parallel.models import Plain, batch, small_gpt  # noqa: E402
 from windlass import job  # noqa: E402
 from windlass.core.plan import InvalidPlan, Precision  # noqa: E402
+from windlass.job.accounting.anomaly import LEAST_STEPS, SickStep  # noqa: E402
 from windlass.job.parallel.choice import choose  # noqa: E402
-from windlass.job.parallel.optimizer import GradientNotANumber, optimizer  # noqa: E402
+from windlass.job.parallel.optimizer import optimizer  # noqa: E402
 from windlass.job.parallel.parallelize import parallelize  # noqa: E402
 from windlass.job.parallel.precision import LossScale  # noqa: E402
 from windlass.job.process import Process, init  # noqa: E402
@@ -149,9 +150,32 @@ def test_a_gradient_that_is_no_number_is_skipped_if_asked() -> None:
     assert all(torch.equal(old, new) for old, new in zip(before, parallel.parameters(), strict=True))
 
 
+def test_a_gradient_that_explodes_is_skipped_if_asked() -> None:
+    parallel = parallelize(small_gpt(), "on_nan=skip")
+    inner = optimizer(parallel, torch.optim.SGD, lr=0.0)
+    alerts: list[int] = []
+    parallel.health._alert = lambda _kind, _message, *, step: alerts.append(step)
+    with job.steps(parallel, total=LEAST_STEPS + 1) as steps:
+        for number in range(LEAST_STEPS + 1):
+            loss = parallel.step(*batch())
+            if number == LEAST_STEPS:
+                for parameter in parallel.parameters():
+                    parameter.grad.mul_(100)  # type: ignore[union-attr]
+            report = inner.step()
+            inner.zero_grad()
+            assert report.skipped is (number == LEAST_STEPS)
+            steps.done(loss, report)
+    assert alerts == [LEAST_STEPS + 1]
+
+
+def test_an_optimizer_is_for_a_parallel_model() -> None:
+    with pytest.raises(TypeError, match=r"takes what job\.parallelize returned, not Linear"):
+        optimizer(torch.nn.Linear(2, 2))  # type: ignore[arg-type]
+
+
 def test_a_gradient_that_is_no_number_stops_if_asked() -> None:
     _, inner, _ = poisoned("on_nan=stop")
-    with pytest.raises(GradientNotANumber, match="the norm of the gradient is nan, and the plan says on_nan=stop"):
+    with pytest.raises(SickStep, match="step 1: the gradient's norm is nan"):
         inner.step()
 
 

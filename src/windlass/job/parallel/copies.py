@@ -10,12 +10,14 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
-from windlass.core.plan import Compression, Plan
+from windlass.core.plan import Compression, InvalidPlan, Plan
 from windlass.job.parallel.compress import apply_compression
 from windlass.job.parallel.mesh import copies_mesh, group_of
 from windlass.job.parallel.precision import compute_dtype
@@ -23,6 +25,13 @@ from windlass.job.parallel.precision import compute_dtype
 # PowerSGD's hook goes on when its first exchange is done, and gloo says so to each process in an order of its own:
 # with several buckets, processes would answer each other's wrong questions.
 _ONE_BUCKET_MB = 2**20
+_UNUSED = "Expected to have finished reduction"  # what DDP says in the step after
+_USE_ALL = (
+    "copies exchange the gradients of all parameters in every step: freeze those that the loss does not depend on "
+    "(parameter.requires_grad_(False)), or divide the state (shard instead of data), which can do without them"
+)
+_MOST_SHOWN = 5
+_AT_ONCE_BYTES = 2**24
 
 
 class Copies(Protocol):
@@ -82,11 +91,35 @@ class Replicas:
         if plan.compress is not None:
             apply_compression(self._ddp, plan.compress, group)
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self._ddp(*args, **kwargs)
+        self._is_checked = False
 
-    def microbatch(self, *, last: bool) -> contextlib.AbstractContextManager[Any]:
-        return contextlib.nullcontext() if last else self._ddp.no_sync()
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return self._ddp(*args, **kwargs)
+        except RuntimeError as error:
+            if _UNUSED not in str(error):
+                raise
+            raise InvalidPlan(
+                "parameters of the model got no gradient in the step before, though they had in others; " + _USE_ALL
+            ) from error
+
+    @contextlib.contextmanager
+    def microbatch(self, *, last: bool) -> Iterator[None]:
+        with contextlib.nullcontext() if last else self._ddp.no_sync():
+            yield
+        if last and not self._is_checked:
+            self._is_checked = True
+            check_gradients(self._ddp.module)
+
+
+def check_gradients(part: nn.Module) -> None:
+    """InvalidPlan if parameters got no gradient: DDP waits for them with those of others, which stay as they are."""
+    without = [name for name, p in part.named_parameters() if p.requires_grad and p.grad is None]
+    if without:
+        shown = ", ".join(without[:_MOST_SHOWN]) + (
+            f" and {len(without) - _MOST_SHOWN} more" if without[_MOST_SHOWN:] else ""
+        )
+        raise InvalidPlan(f"no gradient reaches these parameters: {shown}; {_USE_ALL}")
 
 
 def _settle_buckets(ddp: DistributedDataParallel) -> None:
@@ -120,8 +153,12 @@ class Shards:
             fully_shard(block, **options)
         self._part = part
         self._root: FSDPModule = fully_shard(part, **options)
+        self._statistics = [b for m in part.modules() if isinstance(m, _BatchNorm) for b in m.buffers(recurse=False)]
+        self._groups = [group_of(mesh, name) for name in ("data", "shard")] if self._statistics else []
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        for group in self._groups:  # what each has seen of the batch is another; as with DDP, the first one's counts
+            dist._broadcast_coalesced(group, self._statistics, _AT_ONCE_BYTES, 0)  # type: ignore[attr-defined]
         return self._part(*args, **kwargs)
 
     @contextlib.contextmanager

@@ -133,3 +133,16 @@ def test_ranks_that_finish_one_after_the_other_are_no_failure() -> None:
     ranks = run_ranks("import time\nif process.rank == 1: time.sleep(3)\nprint('finished')\n", 2)
     assert [rank.code for rank in ranks] == [0, 0]
     assert all(rank.said.strip() == "finished" for rank in ranks)
+
+
+@pytest.mark.parametrize("short", [0, 1])
+def test_a_rank_with_fewer_batches_is_named(short: int) -> None:
+    ranks = run_ranks(
+        "parallel = job.parallelize(small_gpt(), 'data')\n"
+        f"for _ in range(3 if process.rank == {short} else 5): parallel.step(*batch())\n",
+        2,
+    )
+    other = 1 - short
+    assert [ranks[short].code, ranks[other].code] == [0, 1]
+    words = f"RanksDisagree: rank {short} ended after 3 steps while rank {other} was in step 4; all ranks need the same"
+    assert words in ranks[other].said

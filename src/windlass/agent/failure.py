@@ -51,6 +51,7 @@ _ABOUT_PEERS = (
     r"failed to recv, got 0 bytes|Failed to recv|wait timeout after \d+ms|client socket has timed out",  # torch's store
     r"\b(DEADLINE_EXCEEDED|UNAVAILABLE)\b|coordination service|Collective ops is aborted",  # JAX, TensorFlow
     r"[Bb]arrier timed out",
+    r"rank \d+ ended after \d+ steps while rank \d+ was in step",  # `windlass.job.failures`
 )
 _PEER_IS_GONE = "|".join(_ABOUT_PEERS)
 # What `windlass.job.failures` says last of a rank that another one's failure has ended, or that failed after it.

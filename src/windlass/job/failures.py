@@ -3,10 +3,14 @@
 Rank 0 listens; every rank keeps one idle connection to it. A rank that raises reports before its other connections
 close, so whatever the others see of it comes later and is known to be a consequence. A rank that is killed reports
 nothing, and nothing is concluded: whoever started the ranks sees that. Standard library only.
+
+A rank that ends well says after how many steps it does, so that others which are in a later one know whom they miss.
+Lines of the connection are a failure in words, `ended RANK STEPS`, or `heard RANK`, which only comes back.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import selectors
@@ -21,8 +25,14 @@ from windlass.job.session import session
 _ANSWER_S = 3.0
 _LONGEST_REASON = 500
 _LINE = 4096
+_FAREWELL_S = 1.0
+_ENDED, _HEARD = "ended", "heard"
 # In rank 0's process: all have been sent the first failure. If it ended before, some would never hear of it.
 _passed_on = threading.Event()
+
+
+class RanksDisagree(RuntimeError):
+    """Processes of one run came with different models, plans, batches or numbers of them. Raised by all of them."""
 
 
 def listen() -> int:
@@ -38,7 +48,15 @@ def listen() -> int:
 
 def watch(rank: int, address: str, port: int) -> None:
     """Report this process's failure to all others, and end it when another one's is reported."""
-    _Watch(rank, socket.create_connection((address, port), timeout=60)).start()
+    global _watch
+    _watch = _Watch(rank, socket.create_connection((address, port), timeout=60))
+    _watch.start()
+
+
+def begin_step() -> None:
+    """This process begins a step that all ranks have part in. RanksDisagree if another one has ended before it."""
+    if _watch is not None:
+        _watch.begin_step()
 
 
 class _Watch:
@@ -48,13 +66,39 @@ class _Watch:
         self._connection = connection
         self._first: str | None = None
         self._heard = threading.Event()
-        self._failing = threading.Event()
+        self._ends = threading.Event()  # by itself, well or not: what others say does not end it any more
+        self._answered = threading.Event()
+        self._begun = 0  # steps
+        self._ended: dict[int, int] = {}  # other ranks that have, after how many steps
+
+    def begin_step(self) -> None:
+        self._begun += 1
+        if missed := self._missed():
+            raise RanksDisagree(missed)
+
+    def _missed(self) -> str | None:
+        """Whose absence the step under way cannot do without."""
+        # At once: another thread may be adding to them.
+        ended = [(rank, steps) for rank, steps in tuple(self._ended.items()) if steps < self._begun]
+        if not ended:
+            return None
+        rank, steps = min(ended)
+        return (
+            f"rank {rank} ended after {steps} steps while rank {self._rank} was in step {self._begun}; all ranks need "
+            "the same number of batches"
+        )
 
     def start(self) -> None:
         previous = sys.excepthook
 
         def report(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
-            self._failing.set()
+            self._ends.set()
+            # An error of the connection, most likely. By the answer all is known that was told before.
+            if self._begun and isinstance(error, RuntimeError) and not isinstance(error, RanksDisagree):
+                self._ask(f"{_HEARD} {self._rank}", _ANSWER_S)
+                if missed := self._missed():
+                    cause, error = error, RanksDisagree(missed)
+                    kind, error.__cause__ = RanksDisagree, cause
             first = self._report("".join(traceback.format_exception_only(kind, error)).strip())
             previous(kind, error, where)
             if first is not None:
@@ -63,6 +107,20 @@ class _Watch:
 
         sys.excepthook = report
         threading.Thread(target=self._wait, name="windlass-failures", daemon=True).start()
+        atexit.register(self._leave)
+
+    def _leave(self) -> None:
+        if self._begun and not self._ends.is_set():
+            self._ends.set()
+            self._ask(f"{_ENDED} {self._rank} {self._begun}", _FAREWELL_S)
+
+    def _ask(self, line: str, patience_s: float) -> None:
+        """Tell something that comes back when all others have been told."""
+        self._answered.clear()
+        with contextlib.suppress(OSError):
+            self._connection.sendall(f"{line}\n".encode())
+            if not self._heard.is_set():
+                self._answered.wait(patience_s)
 
     def _report(self, reason: str) -> str | None:
         """The other rank's failure that came before this one, if any."""
@@ -75,11 +133,35 @@ class _Watch:
 
     def _wait(self) -> None:
         with contextlib.suppress(OSError), self._connection.makefile("r", encoding="utf-8", errors="replace") as lines:
-            self._first = lines.readline().strip() or None
-        self._heard.set()  # also if rank 0 has left before it could answer: nobody else will
+            for line in lines:
+                if not self._noted(line.split()):
+                    self._first = line.strip() or None
+                    break
+        self._heard.set()
+        self._answered.set()  # also if rank 0 has left before it could answer: nobody else will
         # Whether a rank 0 that has left had finished cannot be known from here.
-        if self._first is not None and not self._failing.is_set():
+        if self._first is not None and not self._ends.is_set():
             print(f"windlass: {self._first}; rank {self._rank} ends too", file=sys.stderr)
+            self._end()
+
+    def _noted(self, words: list[str]) -> bool:
+        """Whether it was not a failure."""
+        if words[:1] not in ([_ENDED], [_HEARD]):
+            return False
+        if int(words[1]) == self._rank:
+            self._answered.set()
+        elif words[0] == _ENDED:
+            self._ended[int(words[1])] = int(words[2])
+            if self._missed() is not None:
+                threading.Thread(target=self._end_alone, name="windlass-failures-patience", daemon=True).start()
+        return True
+
+    def _end_alone(self) -> None:
+        """In a step that can never end. Most backends notice so themselves, and then there is a traceback."""
+        missed = self._missed()
+        if not self._ends.wait(_ANSWER_S) and self._first is None:
+            first = self._report(f"{RanksDisagree.__name__}: {missed}")
+            print(f"windlass: {first or missed}; rank {self._rank} ends too", file=sys.stderr)
             self._end()
 
     def _end(self) -> None:
@@ -93,8 +175,9 @@ class _Watch:
 
 
 def _relay(server: socket.socket) -> None:
-    """Pass the first line that any connection sends to all of them, to the sender last."""
+    """Pass the first failure that any connection tells to all of them, to the sender last, and who has ended."""
     first: bytes | None = None
+    ended: list[bytes] = []
     ranks: dict[socket.socket, bytes] = {}
     with selectors.DefaultSelector() as ready:
         ready.register(server, selectors.EVENT_READ)
@@ -104,21 +187,32 @@ def _relay(server: socket.socket) -> None:
                     connection, _address = server.accept()
                     ranks[connection] = b""
                     ready.register(connection, selectors.EVENT_READ)
-                    if first is not None:
-                        _send([connection], first)
+                    for line in [*ended, *([first] if first is not None else [])]:
+                        _send([connection], line)
                     continue
                 sender = key.fileobj
                 assert isinstance(sender, socket.socket)
                 said = _read(sender)
-                ranks[sender] += said
-                if first is None and b"\n" in ranks[sender]:
-                    first = ranks[sender].partition(b"\n")[0] + b"\n"
-                    _send([other for other in ranks if other is not sender] + [sender], first)
-                    _passed_on.set()
+                *lines, ranks[sender] = (ranks[sender] + said).split(b"\n")
+                others = [other for other in ranks if other is not sender]
+                for line in (line + b"\n" for line in lines):
+                    kind = line.split(b" ", 1)[0].decode(errors="replace")
+                    if kind == _HEARD:
+                        _send([sender], line)
+                    elif kind == _ENDED:
+                        ended.append(line)
+                        _send([*others, sender], line)
+                    elif first is None:
+                        first = line
+                        _send([*others, sender], first)
+                        _passed_on.set()
                 if not said or len(ranks[sender]) > _LINE:
                     ready.unregister(sender)
                     del ranks[sender]
                     sender.close()
+
+
+_watch: _Watch | None = None  # one a process, as its connection is
 
 
 def _read(connection: socket.socket) -> bytes:

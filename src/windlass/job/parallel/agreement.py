@@ -12,13 +12,10 @@ import torch.distributed as dist
 from torch import nn
 
 from windlass.core.plan import Plan
+from windlass.job.failures import RanksDisagree
 from windlass.job.parallel.batch import tensors_of
 
 _ROUNDING = 1e-6
-
-
-class RanksDisagree(RuntimeError):
-    """Processes of one run came with different models, plans or batches. Raised by all of them."""
 
 
 def agree_on_model(model: nn.Module, plan: Plan) -> None:

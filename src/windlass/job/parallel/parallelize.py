@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from windlass.core.plan import InvalidPlan, Plan, Precision
 from windlass.job.accounting.health import Health
+from windlass.job.failures import begin_step
 from windlass.job.fp8 import apply_fp8
 from windlass.job.parallel.agreement import Rows, agree_on_batch, agree_on_model, share_weights
 from windlass.job.parallel.batch import check_rows, cut, rows_of
@@ -139,6 +140,7 @@ class Parallel:
         The mean loss of the whole batch, on the device, without waiting for it. `share`: which part of the batch it is,
         where parts are not equal; `job.order` knows it. RanksDisagree if they are not equal and have no shares.
         """
+        begin_step()
         rows = self._check_batch(inputs, targets, share)
         # Gradients are averaged over the copies, whatever each has seen of the batch.
         self._weight = 1.0 if share is None else share * self.data_world

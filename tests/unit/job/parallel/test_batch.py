@@ -14,7 +14,8 @@ from torch import Tensor, nn  # noqa: E402
 
 from tests.unit.job.processes import run_processes  # noqa: E402
 from windlass.core.plan import InvalidPlan  # noqa: E402
-from windlass.job.parallel.agreement import RanksDisagree, Rows  # noqa: E402
+from windlass.job.failures import RanksDisagree  # noqa: E402
+from windlass.job.parallel.agreement import Rows  # noqa: E402
 from windlass.job.parallel.batch import check_rows, cut, rows_of  # noqa: E402
 from windlass.job.parallel.parallelize import parallelize  # noqa: E402
 

@@ -14,6 +14,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from windlass.core.names import nearest
 from windlass.core.plan import InvalidPlan, ModelShape, Plan
 from windlass.job.session import Params, Session, session
 
@@ -121,4 +122,7 @@ def __getattr__(name: str) -> Any:
         return getattr(session(), name)
     if name in _ON_FIRST_USE:
         return getattr(importlib.import_module(_ON_FIRST_USE[name]), name)
-    raise AttributeError(f"module 'windlass.job' has no attribute {name!r}")
+    guess = None if name.startswith("_") else nearest(name, __all__)
+    raise AttributeError(
+        f"module 'windlass.job' has no attribute {name!r}" + (f"; did you mean {guess!r}?" if guess else "")
+    )

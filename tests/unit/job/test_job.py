@@ -204,3 +204,10 @@ def test_a_loss_with_a_gradient_is_logged_without_a_warning() -> None:
     session = Session({})
     session.log(1, None, {"loss": torch.ones((), requires_grad=True) * 2})
     assert session.last() == {"loss": 2.0}
+
+
+def test_a_misspelt_name_is_told_the_right_one() -> None:
+    import windlass.job
+
+    with pytest.raises(AttributeError, match="has no attribute 'parallelise'; did you mean 'parallelize'"):
+        windlass.job.parallelise  # noqa: B018

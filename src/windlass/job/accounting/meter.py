@@ -234,6 +234,7 @@ class Steps:
             seconds=max(0.0, self._clock.between_s(begin.mark, end.mark) - self._window_paused_s),
             data_wait_s=end.data_wait_s - begin.data_wait_s,
             shares=self._sampler.shares if self._sampler is not None else None,
+            communicates=self._sampler is not None,
             peak_memory_bytes=self._peak_bytes(is_last=end.number == self._total),
         )
         if not self._fixed:

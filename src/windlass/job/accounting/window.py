@@ -28,17 +28,20 @@ class Window:
     seconds: float
     data_wait_s: float
     shares: Shares | None  # of the last step whose communication was measured; None: there is none, or not yet
+    communicates: bool = False  # there is some
     peak_memory_bytes: int
 
 
 def metrics_of(window: Window, work: Work) -> dict[str, float]:
-    """Means over the window. `data_wait_s`, `compute_s` and the communication that is not hidden add up to `step_s`."""
+    """Means over the window. `data_wait_s`, `compute_s` and the communication that is not hidden add up to `step_s`;
+    before communication has been measured nobody knows how the rest divides."""
     step_s = window.seconds / window.steps
     data_wait_s = min(step_s, window.data_wait_s / window.steps)
     busy_s = step_s - data_wait_s
     metrics = {"step_s": step_s, "data_wait_s": data_wait_s, "peak_memory_bytes": float(window.peak_memory_bytes)}
     if window.shares is None:
-        metrics["compute_s"] = busy_s
+        if not window.communicates:
+            metrics["compute_s"] = busy_s
     else:
         metrics["compute_s"] = max(0.0, busy_s - window.shares.exposed * step_s)
         metrics["communication_s"] = window.shares.communication * step_s

@@ -29,6 +29,11 @@ def test_means_over_the_window() -> None:
     )
 
 
+def test_before_communication_is_measured_nobody_knows_what_is_compute() -> None:
+    shared = Window(steps=1, seconds=2.0, data_wait_s=0.0, shares=None, peak_memory_bytes=7, communicates=True)
+    assert "compute_s" not in metrics_of(shared, Work())
+
+
 def test_the_parts_add_up_to_the_step() -> None:
     metrics = metrics_of(window(SHARES), Work())
     exposed = metrics["communication_s"] * (1 - metrics["overlapped"])

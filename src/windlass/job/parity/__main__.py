@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from windlass.core.plan import Plan
-from windlass.job.parity.cases import Case, cases_for
+from windlass.job.parity.cases import BATCH, Case, cases_for
 from windlass.job.parity.verdict import HEADER, Row, judge, reference_key, render_row, render_summary
 from windlass.job.parity.workers import run_cases
 
@@ -68,7 +68,15 @@ def _options() -> argparse.ArgumentParser:
 
 
 def _numbers(text: str) -> list[int]:
-    return [int(part) for part in text.split(",")]
+    fitting = [n for n in range(1, BATCH + 1) if BATCH % n == 0]
+    numbers = [int(part) for part in text.split(",")]
+    for number in numbers:
+        if number not in fitting:
+            raise argparse.ArgumentTypeError(
+                f"{number} processes do not divide the batch of {BATCH} samples that all plans train on; options: "
+                + ", ".join(map(str, fitting))
+            )
+    return numbers
 
 
 if __name__ == "__main__":

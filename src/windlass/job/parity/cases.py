@@ -20,6 +20,7 @@ LOSSY = {
 }
 LEARNS = 0.5  # of what one process's loss falls by: what every plan's must, however lossy it is
 
+BATCH = 16  # samples of a step, the same for all, since losses are compared
 LARGEST_TENSOR = 4  # the small model's key/value heads
 LARGEST_STAGES = 8  # its layers
 

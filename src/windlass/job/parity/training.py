@@ -13,11 +13,10 @@ from torch import Tensor
 
 from windlass.job.parallel.optimizer import Optimizer, optimizer
 from windlass.job.parallel.parallelize import Parallel, parallelize
-from windlass.job.parity.cases import Case
+from windlass.job.parity.cases import BATCH, Case
 from windlass.job.parity.measure import Footprint, count_sent_bytes, peak_memory, watch_state
 from windlass.job.recipes.gpt import GPT, GPTConfig
 
-BATCH = 16
 LENGTH = 32
 VOCABULARY = 64
 CONFIG = GPTConfig(

@@ -96,3 +96,9 @@ def test_the_list_of_plans_is_printed_without_training(capsys: pytest.CaptureFix
     assert "tensor=2,sequence=true" in capsys.readouterr().out
     assert main(["--procs", "2", "--only", "nothing like it"]) == 2
     assert "no plan matches 'nothing like it'; see --list" in capsys.readouterr().err
+
+
+def test_numbers_of_processes_that_do_not_divide_the_batch_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--procs", "2,3"])
+    assert "3 processes do not divide the batch of 16 samples" in capsys.readouterr().err

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from windlass.core.errors import InvalidInput
 from windlass.core.plan import Plan
 from windlass.job.accounting.meter import Steps, steps
 from windlass.job.checkpoint.checkpoints import Checkpoints
@@ -83,6 +84,17 @@ class Trainer:
     # How often ("10m", 500 steps), or arguments of `job.checkpoints`, {} for as the spec says. None: nothing is saved.
     checkpoints: int | float | str | Mapping[str, Any] | None = None
     callbacks: Sequence[Callback] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "epochs", "batch", "evaluate_every", "log_every"):
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or value < 1):
+                raise InvalidInput(f"{name} of the Trainer is {value!r}, but must be a whole number from 1, or None")
+        if self.steps is not None and self.epochs is not None:
+            raise InvalidInput(
+                f"the Trainer has steps={self.steps} and epochs={self.epochs}; options: one of them, or neither for "
+                "one epoch"
+            )
 
     def fit(
         self,

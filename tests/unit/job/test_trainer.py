@@ -16,6 +16,7 @@ from torch import nn  # noqa: E402
 from windlass import job  # noqa: E402
 from windlass.agent.layout import progress  # noqa: E402
 from windlass.agent.progress import read_progress  # noqa: E402
+from windlass.core.errors import InvalidInput  # noqa: E402
 from windlass.job.parallel.optimizer import Optimizer  # noqa: E402
 from windlass.job.parallel.parallelize import Parallel  # noqa: E402
 from windlass.job.session import Session  # noqa: E402
@@ -222,3 +223,18 @@ def test_it_goes_on_from_its_checkpoint(stopped_at: int, positioned: bool, tmp_p
         assert torch.equal(left, right)
     if positioned:
         assert rest.given == [number % 6 for number in range(stopped_at, 12)]  # nothing was read again
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"steps": -1}, "steps of the Trainer is -1, but must be a whole number from 1, or None"),
+        ({"evaluate_every": 0}, "evaluate_every of the Trainer is 0, but must be a whole number from 1"),
+        ({"epochs": 1.5}, "epochs of the Trainer is 1.5"),
+        ({"steps": 3, "epochs": 2}, "the Trainer has steps=3 and epochs=2; options: one of them, or neither"),
+    ],
+)
+def test_a_length_that_is_none_is_refused(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        Trainer(**options)
+    assert says in str(refused.value)

@@ -16,6 +16,7 @@ from windlass.job.failures import RanksDisagree
 from windlass.job.parallel.batch import tensors_of
 
 _ROUNDING = 1e-6
+_BEGINNING = 256  # elements that tell one batch from another
 
 
 def agree_on_model(model: nn.Module, plan: Plan) -> None:
@@ -50,6 +51,23 @@ def agree_on_batch(
     if not (alike and fair and abs(whole - 1.0) < _ROUNDING):
         told = ", ".join(f"{rows} as {part:.4g} of it" for part, rows in parts.values())
         raise RanksDisagree(f"the parts of the batch do not make a whole: {told}; shares are samples / samples of all")
+
+
+def is_read_twice(inputs: Any, targets: Any, plan: Plan, data_rank: int) -> bool:
+    """Whether processes that should read different parts of a batch have the same one."""
+    if plan.copies == 1:
+        return False
+    beginnings = [value.flatten()[:_BEGINNING].tolist() for _, value in _strided(inputs, targets)]
+    said = repr(beginnings) if any(len(set(numbers)) > 1 for numbers in beginnings) else None  # zeros tell nothing
+    everyone: list[Any] = [None] * plan.world_size
+    dist.all_gather_object(everyone, (data_rank, said))
+    parts = dict(everyone)
+    return None not in parts.values() and len(set(parts.values())) < len(parts)
+
+
+def _strided(inputs: Any, targets: Any) -> list[tuple[str, torch.Tensor]]:
+    tensors = [*tensors_of(inputs, "inputs"), *tensors_of(targets, "targets")]
+    return [(name, value) for name, value in tensors if value.layout is torch.strided]
 
 
 class Rows:

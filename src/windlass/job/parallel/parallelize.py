@@ -19,7 +19,7 @@ from windlass.core.plan import InvalidPlan, Plan, Precision
 from windlass.job.accounting.health import Health
 from windlass.job.failures import begin_step
 from windlass.job.fp8 import apply_fp8
-from windlass.job.parallel.agreement import Rows, agree_on_batch, agree_on_model, share_weights
+from windlass.job.parallel.agreement import Rows, agree_on_batch, agree_on_model, is_read_twice, share_weights
 from windlass.job.parallel.batch import check_rows, cut, rows_of
 from windlass.job.parallel.choice import choose
 from windlass.job.parallel.copies import Copies, apply_copies
@@ -35,6 +35,12 @@ from windlass.job.prefetch import moved
 from windlass.job.process import Process, init
 from windlass.job.products import apply_fastest
 from windlass.job.session import session
+
+_SAME_DATA = (
+    "ranks begin with the same batch, so they learn from the same samples: each is to read its own part "
+    "(parallel.data_rank of parallel.data_world), as a DataLoader does with batch_sampler=job.order(...) or with a "
+    "DistributedSampler, and data that is made by a function of `parallel`"
+)
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
@@ -244,6 +250,8 @@ class Parallel:
             agree_on_batch(inputs, targets, self.plan, share, self.data_rank)
             if rows is not None:
                 self._rows.agree(rows)
+            if is_read_twice(inputs, targets, self.plan, self.data_rank) and self._rank == 0:
+                session().alert("same_data", _SAME_DATA, step=self.health.done + 1)
         self._steps += 1
         return rows
 

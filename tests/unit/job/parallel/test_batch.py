@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import namedtuple
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,10 @@ from torch import nn
 from windlass import job
 
 process = job.init()
+for same in (0, 1):
+    parallel = job.parallelize(nn.Linear(4, 3), "data=2")
+    draw = torch.Generator().manual_seed(process.rank * (1 - same))
+    parallel.step(torch.randn(8, 4, generator=draw), torch.zeros(8, dtype=torch.int64))
 for plan in ("data=2", "shard=2", "data=2,accumulate=2"):
     torch.manual_seed(0)
     parallel = job.parallelize(nn.Linear(4, 1), plan, loss=lambda output, target: (output - target).square().mean())
@@ -125,12 +130,18 @@ for plan in ("data=2", "shard=2", "data=2,accumulate=2"):
 """
 
 
+def alerts_of(folder: Path) -> list[str]:
+    points = [json.loads(line) for line in (folder / "metrics-0.jsonl").read_text().splitlines()]
+    return [str(point) for point in points if "same_data" in str(point)]
+
+
 def test_two_processes_refuse_a_late_batch_that_differs_and_evaluate_uneven_ones(tmp_path: Path) -> None:
     for rank, said in enumerate(run_processes(SCRIPT, tmp_path)):
         lines = [line for line in said.splitlines() if line.startswith("RanksDisagree")]
         assert len(lines) == 3, said
         has = ("8 samples as before", "6 samples instead of 8 as before")[rank]
         assert all(f"the batches of step 5 differ: rank {rank} has {has}" in line for line in lines)
+    assert len(alerts_of(tmp_path)) == 1  # of the second loop, where both had the same batch
 
 
 STAGES = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -18,7 +19,7 @@ from windlass.job.checkpoint.saver import Order
 
 _START = (
     "import sys; sys.path.insert(0, sys.argv[2]); "
-    "from windlass.job.checkpoint.saver import main; main(int(sys.argv[1]))"
+    "from windlass.job.checkpoint.saver import main; main(int(sys.argv[1]), sys.argv[3], int(sys.argv[4]))"
 )
 
 
@@ -27,11 +28,12 @@ class SaverGone(RuntimeError):
 
 
 class Companion:
-    def __init__(self) -> None:
+    def __init__(self, memory: Path | None = None, rank: int = 0) -> None:
+        """`memory`: the folder of the copies of that rank."""
         ours, theirs = socket.socketpair()
         root = str(Path(windlass.__file__).resolve().parents[1])
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _START, str(theirs.fileno()), root],
+            [sys.executable, "-c", _START, str(theirs.fileno()), root, str(memory or ""), str(rank)],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # a signal to the rank's group is not for it
@@ -81,6 +83,8 @@ class Companion:
 
     def close(self, *, wait_s: float | None) -> None:
         """Tell it to end after what it is doing; wait for that, or leave it to finish alone."""
+        with contextlib.suppress(OSError):  # it has ended
+            self._socket.send(b'{"what": "end"}\n', socket.MSG_DONTWAIT)
         self._socket.close()
         try:
             self._process.wait(wait_s)

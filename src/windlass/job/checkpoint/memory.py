@@ -2,8 +2,11 @@
 
 rank-3-0.arena     the bytes: an image of the files that a save to disk would write
 rank-3-0.json      that it is complete, and of what; not there while the bytes are being changed
+rank-3-0.sum       the sums of its files, once they are made; see `sums`
 rank-3-0.saving    a saver is reading it, perhaps one that has outlived its rank: not to be written to
 <digest>.layout    DCP's own metadata, which says where in the files each tensor is
+
+Loads no torch.
 """
 
 from __future__ import annotations
@@ -12,14 +15,10 @@ import hashlib
 import json
 import mmap
 import os
-import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-
-import torch
-from torch import Tensor
 
 FOLDER = "WINDLASS_MEMORY_DIR"
 _OWNER = "owner.json"  # the supervisor's
@@ -82,14 +81,20 @@ class NodeMemory:
                 found.append(copy)
         return found
 
-    def read(self, copy: MemoryCopy) -> dict[str, Tensor]:
+    def read(self, copy: MemoryCopy) -> dict[str, memoryview]:
         """Its files, by name: views of the pages themselves."""
         with self.arena(copy.rank, copy.slot).open("rb") as file:
             mapped = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE, prot=mmap.PROT_READ)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of memory that cannot be written; nobody does
-            whole = torch.frombuffer(mapped, dtype=torch.uint8)
+        whole = memoryview(mapped)
         return {name: whole[start : start + size] for name, start, size in copy.files}
+
+    def sums(self, copy: MemoryCopy) -> dict[str, int] | None:
+        """Of its files, by name; None: they were not made yet."""
+        try:
+            found = json.loads(self._sums(copy).read_bytes())
+            return dict(found["sums"]) if found["created_at"] == copy.created_at else None  # else of one before it
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
 
     def layout(self, digest: str) -> bytes | None:
         try:
@@ -112,6 +117,12 @@ class NodeMemory:
         path = self._record(copy.rank, copy.slot)
         draft = path.with_suffix(".tmp")
         draft.write_text(json.dumps(asdict(copy)))
+        draft.rename(path)
+
+    def keep_sums(self, copy: MemoryCopy, sums: Mapping[str, int]) -> None:
+        path = self._sums(copy)
+        draft = path.with_suffix(f".{os.getpid()}.tmp")  # a saver that has outlived its rank may be at it as well
+        draft.write_text(json.dumps({"created_at": copy.created_at, "sums": sums}))
         draft.rename(path)
 
     def keep_layout(self, content: bytes) -> None:
@@ -137,6 +148,7 @@ class NodeMemory:
         """The file itself: whoever reads it keeps its pages, and a new one takes its name."""
         self.drop(rank, slot)
         self.arena(rank, slot).unlink(missing_ok=True)
+        self._record(rank, slot).with_suffix(".sum").unlink(missing_ok=True)
         self.end_saving(rank, slot)
 
     # ---- room ------------------------------------------------------------------------------------------------------
@@ -163,6 +175,9 @@ class NodeMemory:
 
     def _record(self, rank: int, slot: int) -> Path:
         return self.folder / f"rank-{rank}-{slot}.json"
+
+    def _sums(self, copy: MemoryCopy) -> Path:
+        return self._record(copy.rank, copy.slot).with_suffix(".sum")
 
     def _saving(self, rank: int, slot: int) -> Path:
         return self.folder / f"rank-{rank}-{slot}.saving"

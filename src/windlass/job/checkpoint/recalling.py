@@ -6,7 +6,9 @@ All ranks must have the same one, and be as many, in the same plan, as those tha
 
 from __future__ import annotations
 
+import os
 import pickle
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +22,7 @@ from windlass.job.checkpoint.loading import Contents
 from windlass.job.checkpoint.memory import MemoryCopy, NodeMemory
 from windlass.job.checkpoint.peers import Peers
 from windlass.job.checkpoint.state import TrainingState
+from windlass.job.checkpoint.sums import damage_of
 from windlass.job.session import session
 
 FORMAT = "memory"  # of a `Saved` that is no folder
@@ -34,6 +37,18 @@ def find_common(memory: NodeMemory | None, state: TrainingState, peers: Peers) -
     everyone = [set(identities) for identities in peers.gather(list(mine))]
     common = set.intersection(*everyone)
     return mine[max(common)] if common else None
+
+
+def is_whole(copy: MemoryCopy, memory: NodeMemory, peers: Peers) -> bool:
+    """Whether each rank's bytes are those that it had copied. If not, no rank has this copy any more."""
+    threads = max(1, len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE") or 1))
+    problems = [text for text in peers.gather(damage_of(memory, copy, threads=threads)) if text]
+    if not problems:
+        return True
+    memory.drop(copy.rank, copy.slot)
+    if peers.rank == 0:
+        session().alert("checkpoint-damaged", f"the copy in memory is not used: {problems[0]}", step=copy.step)
+    return False
 
 
 def recall(copy: MemoryCopy, memory: NodeMemory, state: TrainingState, peers: Peers) -> bool:
@@ -83,11 +98,11 @@ def _needed(contents: Contents, state: TrainingState) -> tuple[set[str], str | N
 
 def _collect(copy: MemoryCopy, memory: NodeMemory, needed: set[str], peers: Peers) -> dict[str, Tensor]:
     """Those of this rank, of others on the same node, and what remains from other nodes, one after the other."""
-    found = memory.read(copy)
+    found = _tensors(memory.read(copy))
     for rank in range(peers.world_size):
         for other in memory.copies(rank):
             if other.identity == copy.identity and needed.intersection(name for name, _, _ in other.files):
-                found |= memory.read(other)
+                found |= _tensors(memory.read(other))
     sizes: dict[str, int] = {name: size for name, _, size in copy.files}
     everyone = peers.gather((sizes, sorted(needed - found.keys())))
     wanted = {name for _, names in everyone for name in names}
@@ -99,6 +114,12 @@ def _collect(copy: MemoryCopy, memory: NodeMemory, needed: set[str], peers: Peer
                 if name in needed:
                     found.setdefault(name, content)
     return found
+
+
+def _tensors(files: Mapping[str, memoryview]) -> dict[str, Tensor]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of memory that cannot be written; nobody does
+        return {name: torch.frombuffer(content, dtype=torch.uint8) for name, content in files.items()}
 
 
 def _blob(contents: Contents, rank: int) -> bytes:

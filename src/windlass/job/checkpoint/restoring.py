@@ -18,7 +18,7 @@ from windlass.job.checkpoint.folder import Saved, list_saved, set_aside, unreada
 from windlass.job.checkpoint.loading import Contents, Part
 from windlass.job.checkpoint.memory import MemoryCopy, NodeMemory
 from windlass.job.checkpoint.peers import Peers
-from windlass.job.checkpoint.recalling import as_saved, find_common, recall
+from windlass.job.checkpoint.recalling import as_saved, find_common, is_whole, recall
 from windlass.job.checkpoint.state import TrainingState
 from windlass.job.checkpoint.verifying import Needed, open_contents, verify
 from windlass.job.session import session
@@ -62,8 +62,11 @@ def restore_newest(
     A copy in the nodes' memory counts if it is as new as what is good on the disk, and in the store.
     """
     live = LiveState(state)
-    copy = find_common(memory, state, peers)
-    found = find_good(folder, peers, store, than=copy.step if copy is not None else None, live=live)
+    while True:
+        copy = find_common(memory, state, peers)
+        found = find_good(folder, peers, store, than=copy.step if copy is not None else None, live=live)
+        if found is not None or copy is None or memory is None or is_whole(copy, memory, peers):
+            break  # else it is gone, and there may be another
     if found is None and copy is not None and memory is not None:
         before = _common(folder, peers)
         if recall(copy, memory, state, peers):

@@ -2,6 +2,7 @@
 
 It loads no torch and holds no lock of the trainer. It takes orders from a socket, one JSON line each, and ends when
 the socket does, but not before it has finished what it was told: a rank that dies does not take its save with it.
+While it has nothing to do it makes sums of the copies in the node's memory.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import hashlib
 import json
 import mmap
 import os
+import select
 import signal
 import socket
 import time
@@ -33,7 +35,9 @@ from windlass.job.checkpoint.folder import (
     part_folder_name,
     saving_name,
 )
+from windlass.job.checkpoint.memory import NodeMemory
 from windlass.job.checkpoint.retention import Keep, decide_retention
+from windlass.job.checkpoint.sums import Summing
 from windlass.job.checkpoint.writing import Image, Writer, finish
 
 _PATIENCE_S = 600.0  # with other ranks' savers, after our own part is written
@@ -244,25 +248,30 @@ def part_name(rank: int) -> str:
     return f".part-{rank}.json"
 
 
-def serve(connection: socket.socket, saver: Saver) -> None:
+def serve(connection: socket.socket, saver: Saver, summing: Summing | None = None) -> bool:
+    """True: it was told to end; else the trainer is gone."""
     pending = b""
     fds: list[int] = []
     while True:
         while b"\n" not in pending:
+            if summing is not None:
+                summing.work_until(lambda wait_s: bool(select.select([connection], [], [], wait_s)[0]))
             data, more, _, _ = socket.recv_fds(connection, 1 << 16, 4)
             fds += more
             if not data:
-                return
+                return False
             pending += data
         line, _, pending = pending.partition(b"\n")
         message = json.loads(line)
+        if message["what"] == "end":
+            return True
         if message["what"] == "arena":
             size = message["metadata_bytes"]
             while len(pending) < size:
                 data, more, _, _ = socket.recv_fds(connection, 1 << 20, 4)  # the next arena may come right after
                 fds += more
                 if not data:
-                    return
+                    return False
                 pending += data
             saver.use_arena(fds.pop(0), pending[:size], message.get("number", 0))
             pending = pending[size:]
@@ -271,15 +280,19 @@ def serve(connection: socket.socket, saver: Saver) -> None:
             try:
                 connection.sendall(json.dumps(answer).encode() + b"\n")
             except OSError:
-                return  # the trainer is gone; its save is not
+                return False  # the trainer is gone; its save is not
 
 
-def main(fd: int) -> None:
+def main(fd: int, memory: str = "", rank: int = 0) -> None:
+    """`memory`: the folder of the copies of that rank."""
     # The trainer is told to stop by these, and tells us; what it asks for last is the most important save of all.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     give_way(10)
+    summing = Summing(NodeMemory(Path(memory)), rank) if memory else None
     try:
-        serve(socket.socket(fileno=fd), Saver(Disk.from_environ(os.environ)))
+        is_told = serve(socket.socket(fileno=fd), Saver(Disk.from_environ(os.environ)), summing)
     except ConnectionResetError:
-        return  # the trainer was killed with answers unread: there is nobody left to save for
+        is_told = False  # the trainer was killed with answers unread: there is nobody left to save for
+    if summing is not None and not is_told:
+        summing.finish()

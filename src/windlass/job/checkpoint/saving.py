@@ -17,9 +17,11 @@ from windlass.job.session import session
 
 
 class Saving:
-    def __init__(self, announcer: Announcer | None) -> None:
+    def __init__(self, announcer: Announcer | None, *, memory: Path | None = None, rank: int = 0) -> None:
+        """`memory`: the folder of the copies of that rank, which the saver sums."""
         self._announcer = announcer  # the first rank's: its saver is the one that makes a checkpoint visible
-        self._companion = Companion()
+        self._memory, self._rank = memory, rank
+        self._companion = Companion(memory, rank)
         self._given: Order | None = None  # the last order
         self.has_failed = False  # the last one that was begun, as far as this rank knows
         self.knows_arenas = True  # False: the saver is a new one, and has to be given all of them again
@@ -66,7 +68,7 @@ class Saving:
         self.has_failed = True
         session().alert("checkpoint-failed", f"nothing was saved: {why}; another one is started")
         self._companion.close(wait_s=0.0)
-        self._companion = Companion()
+        self._companion = Companion(self._memory, self._rank)
         self.knows_arenas = False
         if self._given is not None:
             saving = Path(self._given.folder) / saving_name(self._given.step, self._given.save_id)

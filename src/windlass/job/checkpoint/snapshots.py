@@ -75,13 +75,15 @@ class Snapshots:
         self._extras = extras or {}  # what else savers are told: `Order`
         # One for all ranks and for this life of the processes: what an earlier life left is told apart by it.
         self._save_id = peers.from_first(secrets.token_hex(4))
-        self._saving = Saving(announcer)
         self._copier = Copier(state.optimizer, overlaps=overlaps)
         self._memory = memory
         self.pace = pace or MemoryPace("off")
         (lacking,) = peers.largest([int(memory is None)])
         if lacking:
             self.pace.is_off = True  # a copy is of use if all ranks have one
+        self._saving = Saving(
+            announcer, memory=memory.folder if memory is not None and not self.pace.is_off else None, rank=peers.rank
+        )
         self._slots = Slots(memory, peers.rank, restored)
         self._layout: Layout | None = None
         self._routes: dict[int, _Route] = {}  # by slot

@@ -91,7 +91,7 @@ def test_the_optimizer_waits_for_the_copy(tmp_path: Path, monkeypatch: pytest.Mo
             for copy in memory.copies(0):
                 values = memory.read(copy)["__0_0.distcp"]
                 assert copy.step <= step
-                assert bytes(torch.full((1000,), float(copy.step)).numpy().tobytes()) in values.numpy().tobytes()
+                assert bytes(torch.full((1000,), float(copy.step)).numpy().tobytes()) in bytes(values)
     assert any(went_on)
     assert [saved.manifest.step for saved in list_saved(tmp_path)] == [9, 8, 4]
     for saved in list_saved(tmp_path):

@@ -23,6 +23,7 @@ from windlass.job.checkpoint.folder import list_saved  # noqa: E402
 from windlass.job.checkpoint.interval import MemoryPace  # noqa: E402
 from windlass.job.checkpoint.memory import FOLDER, MemoryCopy, NodeMemory, decide_slots  # noqa: E402
 from windlass.job.checkpoint.slots import Slot, choose_slot  # noqa: E402
+from windlass.job.checkpoint.sums import Summing  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -139,6 +140,45 @@ def test_a_truncated_copy_is_none(memory: NodeMemory, tmp_path: Path) -> None:
     os.truncate(memory.arena(0, newest.slot), 100)
     with opened(tmp_path / "disk", *made()) as ckpt:
         assert ckpt.first_step == 1
+
+
+def flip_a_bit(memory: NodeMemory, step: int) -> None:
+    (copy,) = [copy for copy in memory.copies(0) if copy.step == step]
+    with memory.arena(0, copy.slot).open("r+b") as file:
+        file.seek(copy.files[0][2] // 2)
+        (byte,) = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte ^ 4]))
+
+
+def test_a_copy_whose_bytes_have_changed_gives_way_to_the_one_before(
+    memory: NodeMemory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = killed_after(4, tmp_path / "disk")
+    killed_after(5, tmp_path / "disk")
+    Summing(memory, 0).sum_newest()
+    flip_a_bit(memory, 5)
+    model, optimizer = made(seed=1)
+    with opened(tmp_path / "disk", model, optimizer) as ckpt:
+        assert ckpt.first_step == 4
+        for name, tensor in before.state_dict().items():
+            assert torch.equal(tensor, model.state_dict()[name]), name
+    told = capsys.readouterr().err
+    assert "the copy in memory is not used: the bytes of __0_0.distcp in rank-0-" in told
+    assert "are not those that were copied" in told
+
+
+def test_if_no_copy_is_whole_the_disk_counts(memory: NodeMemory, tmp_path: Path) -> None:
+    killed_after(3, tmp_path / "disk", every=2)
+    Summing(memory, 0).sum_newest()
+    flip_a_bit(memory, 3)
+    for copy in memory.copies(0):
+        if copy.step != 3:
+            memory.drop(0, copy.slot)
+    with opened(tmp_path / "disk", *made(seed=1)) as ckpt:
+        assert ckpt.first_step == 2
+        assert ckpt.resumed_from is not None
+        assert ckpt.resumed_from.manifest.format == "dcp"
 
 
 KILLED = """

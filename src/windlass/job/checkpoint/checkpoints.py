@@ -27,7 +27,9 @@ from windlass.blobs.encoding import choose_encoding
 from windlass.core.errors import InvalidInput
 from windlass.core.manifest import SaveReason
 from windlass.job.checkpoint.announcing import Announcer
-from windlass.job.checkpoint.folder import Saved
+from windlass.job.checkpoint.clearing import make_room
+from windlass.job.checkpoint.disk import Disk
+from windlass.job.checkpoint.folder import Saved, list_saved
 from windlass.job.checkpoint.interval import Interval, MemoryPace
 from windlass.job.checkpoint.memory import NodeMemory
 from windlass.job.checkpoint.peers import Exchange, Peers
@@ -116,6 +118,7 @@ class Checkpoints:
         self._pace = pace
         self._overlap = overlap
         self._store: StoreTier | None = None
+        self._group: list[int] = []  # the ranks that share this one's folder, if not all do
         self._warned = False
         self._metrics: dict[str, float] = {}
         self._exchange: Exchange | None = None
@@ -128,6 +131,7 @@ class Checkpoints:
             from windlass.job.checkpoint.stores.tier import open_tier
 
             self._store = open_tier(self._in_store, self.folder, self._keep, self._peers)
+            self._group = self._store.group if self._store is not None else []
         began = time.monotonic()
         memory = None if self._pace.is_off else NodeMemory.from_environ(os.environ)
         restored = restore_newest(self.folder, self._state, self._peers, self._store, memory)
@@ -148,7 +152,7 @@ class Checkpoints:
             restored=restored.in_memory if restored is not None else None,
             pace=self._pace,
             overlaps=self._overlap,
-            extras={"group": self._store.group if self._store is not None else [], "encode": self._encode},
+            extras={"group": self._group, "encode": self._encode},
         )
         if self._store is not None:
             self._store.start()
@@ -172,8 +176,8 @@ class Checkpoints:
         if kind is None:
             session().finished()
         try:
-            if kind is None and self._step > self._saved_step:
-                self.save(SaveReason.FINAL)
+            if kind is None:
+                self._save_last(SaveReason.FINAL)
             self._snapshots.close(wait_s=None if kind is None else _PATIENCE_S)
             if self._store is not None:
                 self._store.close(wait_s=None if kind is None else _PATIENCE_S)
@@ -190,7 +194,8 @@ class Checkpoints:
     def step(self, done: int, **metrics: float) -> None:
         """At the end of every step, on every rank: `done` steps are done. Saves if it is time, and stops if told to.
 
-        Raises SystemExit(143) after SIGTERM, when the state of this very step is safe.
+        Raises SystemExit(143) after SIGTERM, when the state of this very step is safe, or an alert has said that it
+        cannot be saved.
         """
         if done < self._step:
             raise InvalidInput(
@@ -207,7 +212,7 @@ class Checkpoints:
             self._store.look()
         warned, due = self._agreed(now)
         if warned:
-            self.save(SaveReason.WARNED)
+            self._save_last(SaveReason.WARNED)
             self._snapshots.close(wait_s=None)
             raise SystemExit(STOPPED)
         begun = due and self._begin(SaveReason.INTERVAL)
@@ -219,15 +224,47 @@ class Checkpoints:
         """For the save that goes on, if there is one. Every rank calls it."""
         self._snapshots.wait(self._step)
 
-    def save(self, reason: SaveReason = SaveReason.ASKED) -> None:
-        """Save now and wait until it is safe. Every rank calls it at the same step."""
+    def save(self, reason: SaveReason = SaveReason.ASKED) -> bool:
+        """Save now and wait until it is safe. Every rank calls it at the same step. False, on all of them: it could not
+        be saved, and an alert says why. Where the disk is full, older checkpoints make room for it."""
         self.wait()
-        (failed,) = self._peers.largest([int(self._snapshots.has_failed)])
+        self._heed_failure()
+        if self._step == self._saved_step:
+            return True
+        if self._save_once(reason) and self._make_room():
+            self._save_once(reason)
+        return self._step == self._saved_step
+
+    def _save_once(self, reason: SaveReason) -> bool:
+        """True: it could not be saved for there is no room."""
+        self._begin(reason)
+        self.wait()
+        return self._heed_failure()
+
+    def _heed_failure(self) -> bool:
+        """Of the last save, on any rank; True: for there is no room."""
+        failed, full = self._snapshots.agree_on_failure()
         if failed:
             self._saved_step = -1
-        if self._step != self._saved_step:
-            self._begin(reason)
-            self.wait()
+        return full
+
+    def _make_room(self) -> bool:
+        """True: something has gone, of some folder."""
+        gone = make_room(self.folder, self._keep, Disk()) if self._peers.rank == (self._group or [0])[0] else []
+        if gone:
+            steps = ", ".join(map(str, gone))
+            session().alert("checkpoint-room", f"the disk is full: removed step {steps} to save this one", self._step)
+        return bool(self._peers.largest([len(gone)])[0])
+
+    def _save_last(self, reason: SaveReason) -> None:
+        """Training ends with this step, saved or not; if not, nobody is to miss it."""
+        if self.save(reason) or not session().is_main:
+            return
+        newest = next((f"that of step {saved.manifest.step}" for saved in list_saved(self.folder)), "none")
+        text = f"step {self._step}, the last one, is not saved: the newest checkpoint in {self.folder} is {newest}"
+        session().alert("checkpoint-unsaved", text, self._step)
+        if session().run_id is not None:
+            print(f"windlass: {text}", file=sys.stderr, flush=True)
 
     def _begin(self, reason: SaveReason) -> bool:
         self._saved_at = time.monotonic()

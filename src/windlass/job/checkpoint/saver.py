@@ -7,6 +7,7 @@ While it has nothing to do it makes sums of the copies in the node's memory.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import mmap
@@ -24,25 +25,17 @@ from windlass.agent.kernel import give_way
 from windlass.blobs.encoding import CHUNK_BYTES, SUFFIX, Encoder, Encoding, choose_encoding, encode
 from windlass.core.errors import InvalidInput
 from windlass.core.manifest import MANIFEST, Manifest, PartFile, SaveReason, folder_name, render_manifest
+from windlass.job.checkpoint.clearing import clean_up
 from windlass.job.checkpoint.disk import Disk
-from windlass.job.checkpoint.folder import (
-    METADATA,
-    Saved,
-    collect_garbage,
-    discard,
-    list_parts,
-    list_saved,
-    part_folder_name,
-    saving_name,
-)
+from windlass.job.checkpoint.folder import METADATA, discard, part_folder_name, saving_name
 from windlass.job.checkpoint.memory import NodeMemory
-from windlass.job.checkpoint.retention import Keep, decide_retention
+from windlass.job.checkpoint.retention import Keep
 from windlass.job.checkpoint.sums import Summing
 from windlass.job.checkpoint.writing import Image, Writer, finish
 
 _PATIENCE_S = 600.0  # with other ranks' savers, after our own part is written
 _LOOK_EVERY_S = 0.02
-_MOST_PARTS = 3  # of checkpoints that become such in the store; one that is being sent is held open until it is
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class SaveFailed(Exception):
@@ -109,9 +102,10 @@ class Saver:
             took_s = time.monotonic() - began
         except (SaveFailed, InvalidInput, OSError) as error:
             self._give_up(order, saving, error)
-            return {"step": order.step, "error": str(error), "took_s": time.monotonic() - began}
+            is_full = isinstance(error, OSError) and error.errno in _FULL
+            return {"step": order.step, "error": str(error), "is_full": is_full, "took_s": time.monotonic() - began}
         if order.is_lead:
-            self._clean_up(Path(order.folder), Keep(**order.keep))
+            clean_up(Path(order.folder), Keep(**order.keep), self._disk)
         size = sum(file.size_bytes for file in files)
         return {"step": order.step, "error": None, "took_s": took_s, "written_s": written_s, "size_bytes": size}
 
@@ -210,19 +204,6 @@ class Saver:
         if "error" in part:
             raise SaveFailed(f"rank {rank} could not write its part: {part['error']}")
         return [PartFile(**file) for file in part["files"]]
-
-    def _clean_up(self, folder: Path, keep: Keep) -> None:
-        """Old checkpoints and what the dead have left. The save is done: trouble here is the next one's."""
-        try:
-            saved: dict[int, Saved] = {id(one.manifest): one for one in list_saved(folder)}
-            gone = decide_retention([one.manifest for one in saved.values()], keep, now=time.time())
-            for manifest in gone:
-                discard(saved[id(manifest)].path, self._disk)
-            for part in list_parts(folder)[_MOST_PARTS:]:
-                discard(part.path, self._disk)
-            collect_garbage(folder, self._disk)
-        except OSError:
-            pass
 
     def _give_up(self, order: Order, saving: Path, error: Exception) -> None:
         """Make room at once: the disk may be full because of us."""

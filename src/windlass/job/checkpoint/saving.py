@@ -24,6 +24,7 @@ class Saving:
         self._companion = Companion(memory, rank)
         self._given: Order | None = None  # the last order
         self.has_failed = False  # the last one that was begun, as far as this rank knows
+        self.is_full = False  # for there is no room on the disk
         self.knows_arenas = True  # False: the saver is a new one, and has to be given all of them again
 
     @property
@@ -43,7 +44,7 @@ class Saving:
 
     def give(self, order: Order) -> None:
         self._given = order
-        self.has_failed = False
+        self.has_failed = self.is_full = False
         try:
             self._companion.give_order(order)
         except SaverGone as gone:
@@ -82,6 +83,7 @@ class Saving:
         if answer is None:
             return
         self.has_failed = answer["error"] is not None
+        self.is_full = bool(answer.get("is_full"))
         if self.has_failed:
             session().alert("checkpoint-failed", f"nothing was saved: {answer['error']}", step=answer["step"])
         elif session().is_main:

@@ -95,9 +95,10 @@ class Snapshots:
         self._copied_step, self._gap = -1, 1
         self._is_closed = False
 
-    @property
-    def has_failed(self) -> bool:
-        return self._saving.has_failed
+    def agree_on_failure(self) -> tuple[bool, bool]:
+        """Whether the last save has failed on some rank, and whether for a full disk. Every rank calls it."""
+        failed, full = self._peers.largest([int(self._saving.has_failed), int(self._saving.is_full)])
+        return bool(failed), bool(full)
 
     def begin(self, step: int, reason: SaveReason, metrics: dict[str, float]) -> bool:
         """Copy the state, and have it written. False: the save before is still being written, on some rank.

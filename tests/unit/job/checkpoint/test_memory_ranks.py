@@ -120,6 +120,6 @@ def test_memory_that_is_full_costs_copies_not_the_training(
                 copies.remember(step, {})
             copies.begin(step, SaveReason.INTERVAL, {})
             copies.wait(step)
-        return copies.has_failed
+        return copies.agree_on_failure()[0]
 
     assert run_two(tmp_path / "disk", memory, work) == [False, False]

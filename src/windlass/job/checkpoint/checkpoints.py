@@ -252,8 +252,8 @@ class Checkpoints:
         """True: something has gone, of some folder."""
         gone = make_room(self.folder, self._keep, Disk()) if self._peers.rank == (self._group or [0])[0] else []
         if gone:
-            steps = ", ".join(map(str, gone))
-            session().alert("checkpoint-room", f"the disk is full: removed step {steps} to save this one", self._step)
+            text = f"the disk is full: {', '.join(gone)} had to go for this step"
+            session().alert("checkpoint-room", text, self._step)
         return bool(self._peers.largest([len(gone)])[0])
 
     def _save_last(self, reason: SaveReason) -> None:

@@ -19,6 +19,7 @@ from windlass.job.checkpoint.folder import (
     discard,
     list_parts,
     list_saved,
+    list_set_aside,
 )
 from windlass.job.checkpoint.retention import Keep, decide_retention
 
@@ -35,14 +36,15 @@ def clean_up(folder: Path, keep: Keep, disk: Disk) -> None:
         collect_garbage(folder, disk)
 
 
-def make_room(folder: Path, keep: Keep, disk: Disk) -> list[int]:
-    """The steps of those that had to go: all but the newest that is as long as it should be, and the best."""
+def make_room(folder: Path, keep: Keep, disk: Disk) -> list[str]:
+    """The names of those that had to go: all but the newest that is as long as it should be, and the best."""
     gone = []
     with contextlib.suppress(OSError):
         sound = [saved for saved in list_saved(folder) if _is_sound(saved)]
-        for saved in _old(sound, replace(keep, last=1, every_steps=None, newer_than_s=None)):
-            discard(saved.path, disk)
-            gone.append(saved.manifest.step)
+        old = _old(sound, replace(keep, last=1, every_steps=None, newer_than_s=None))
+        for path in [*list_set_aside(folder), *(saved.path for saved in old)]:
+            discard(path, disk)
+            gone.append(path.name)
     return gone
 
 

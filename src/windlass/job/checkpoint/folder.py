@@ -4,7 +4,8 @@
     .step-0000000100-1f2e3d4c/   a save that goes on, or whose process is dead
     .fetch-step-...              one that is being brought from a store
     .part-step-...               this node's part of one, where nodes share no folder
-    .bad-step-..., .trash-...    found to be damaged; on its way out
+    .bad-step-...                found to be damaged
+    .trash-...                   on its way out
 
 A checkpoint appears and disappears by one rename each. Standard library only.
 """
@@ -29,6 +30,8 @@ METADATA = ".metadata"
 _SAVING, _BAD, _TRASH = ".step-", ".bad-", ".trash-"
 _FETCHING, _PART = ".fetch-", ".part-"
 PROBE = ".probe-"  # a file by which ranks find out who sees the same folder
+# The newest of the damaged ones is left for so long if no other one was good: something may be saved of it by hand.
+_SALVAGED_S = 86_400.0
 _HASHED_AT_ONCE = 4
 _CHUNK = 1 << 20  # what is hashed is still in the core's own cache then
 # Nothing was written to it for so long: its savers are gone. Should one come back, its folder is gone and it fails.
@@ -148,9 +151,17 @@ def hash_file(path: Path) -> str:
 
 
 def set_aside(path: Path, disk: Disk) -> None:
-    """Out of sight, to be looked at until the next garbage collection. One that is gone already is fine."""
+    """Out of sight, to be looked at until the next garbage collection, or for a day if there is no other one. One that
+    is gone already is fine."""
+    with contextlib.suppress(OSError):
+        os.utime(path)  # since when it is aside
     with contextlib.suppress(FileNotFoundError):
         disk.rename(path, path.with_name(f"{_BAD}{path.name}-{secrets.token_hex(4)}"))
+
+
+def list_set_aside(folder: Path) -> list[Path]:
+    """Newest first."""
+    return sorted((path for path in _children(folder) if path.name.startswith(_BAD)), reverse=True)
 
 
 def discard(path: Path, disk: Disk) -> None:
@@ -165,8 +176,10 @@ def discard(path: Path, disk: Disk) -> None:
 
 
 def collect_garbage(folder: Path, disk: Disk, *, sparing: Path | None = None, now: float | None = None) -> None:
-    """Remove what dead processes left. Call it when a newer checkpoint is there: damaged ones go now as well."""
+    """Remove what dead processes left. Call it when a newer checkpoint is there: damaged ones go now as well, but for
+    the newest where nothing that was saved before is left."""
     now = time.time() if now is None else now
+    salvaged = _to_salvage(folder, now)
     for path in _children(folder):
         if path == sparing:
             continue
@@ -175,8 +188,20 @@ def collect_garbage(folder: Path, disk: Disk, *, sparing: Path | None = None, no
         elif path.name.startswith(PROBE):
             if now - _modified(path, now) > _DEAD_AFTER_S:
                 disk.remove(path)
-        elif path.name.startswith(_BAD) or (path.name.startswith((_SAVING, _FETCHING)) and _is_dead(path, now)):
+        elif path.name.startswith(_BAD):
+            if path != salvaged:
+                discard(path, disk)
+        elif path.name.startswith((_SAVING, _FETCHING)) and _is_dead(path, now):
             discard(path, disk)
+
+
+def _to_salvage(folder: Path, now: float) -> Path | None:
+    newest = next(iter(list_set_aside(folder)), None)
+    if newest is None:
+        return None
+    since = _modified(newest, now)
+    has_older = any(saved.manifest.created_at < since for saved in list_saved(folder))
+    return None if has_older or now - since > _SALVAGED_S else newest
 
 
 def _modified(path: Path, now: float) -> float:

@@ -7,6 +7,7 @@ again from one before; if there is none, they are not touched until all has been
 from __future__ import annotations
 
 import gc
+import sys
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from windlass.core.errors import InvalidInput
 from windlass.job.checkpoint.disk import Disk
-from windlass.job.checkpoint.folder import Saved, list_saved, set_aside, unreadable
+from windlass.job.checkpoint.folder import Saved, list_saved, list_set_aside, set_aside, unreadable
 from windlass.job.checkpoint.loading import Contents, Part
 from windlass.job.checkpoint.memory import MemoryCopy, NodeMemory
 from windlass.job.checkpoint.peers import Peers
@@ -62,11 +63,13 @@ def restore_newest(
     A copy in the nodes' memory counts if it is as new as what is good on the disk, and in the store.
     """
     live = LiveState(state)
+    was_there = False  # what is no good
     while True:
         copy = find_common(memory, state, peers)
         found = find_good(folder, peers, store, than=copy.step if copy is not None else None, live=live)
         if found is not None or copy is None or memory is None or is_whole(copy, memory, peers):
-            break  # else it is gone, and there may be another
+            break
+        was_there = True  # it is gone now, and there may be another
     if found is None and copy is not None and memory is not None:
         before = _common(folder, peers)
         if recall(copy, memory, state, peers):
@@ -75,12 +78,26 @@ def restore_newest(
         found = find_good(folder, peers, store, live=live)
     if found is None:
         live.give_up(folder)
+        if peers.rank == 0:
+            _tell_of_none(folder, was_there=was_there)
         return None
     saved, contents = found.saved, found.contents or open_contents(found.saved)
     state.make_room(contents.shapes)
     contents.fill(contents.parts(state.tensors()) if found.left is None else found.left)
     state.give_back(contents.blob, saved.manifest.world_size)
     return Restored(saved=saved, in_memory=None, saved_step=saved.manifest.step)
+
+
+def _tell_of_none(folder: Path, *, was_there: bool) -> None:
+    """Training begins at the first step, and not because it is new."""
+    aside = list_set_aside(folder)
+    if not aside and not was_there:
+        return
+    kept = f"; the newest that was set aside is {aside[0].name}" if aside else ""
+    text = f"no checkpoint in {folder} is good: beginning at the first step{kept}"
+    session().alert("checkpoint-lost", text)
+    if session().run_id is not None:
+        print(f"windlass: {text}", file=sys.stderr, flush=True)
 
 
 class LiveState:
@@ -161,7 +178,9 @@ def find_good(
         here = next((problems[rank] for rank in near if problems[rank]), None)
         if peers.rank == 0:
             first = next(problem for problem in problems if problem)
-            session().alert("checkpoint-damaged", f"{first}; going on from the one before", step=saved.manifest.step)
+            has_more = len(there) > 1 or than is not None or store is not None
+            what_now = "looking for one before it" if has_more else "there is no other one"
+            session().alert("checkpoint-damaged", f"{first}; {what_now}", step=saved.manifest.step)
             if here is not None:
                 session().checkpoint_corrupt(saved.path, here)
         if here is not None and peers.rank == near[0]:
@@ -178,7 +197,7 @@ def _common(folder: Path, peers: Peers) -> list[Saved]:
     if peers.rank == 0:
         for path in unreadable(folder):
             session().alert(
-                "checkpoint-damaged", f"the manifest of {path.name} cannot be read; going on from another one"
+                "checkpoint-damaged", f"the manifest of {path.name} cannot be read; looking for another one"
             )
             set_aside(path, Disk())
     mine = {saved.manifest.step: saved for saved in list_saved(folder)}

@@ -85,12 +85,13 @@ def test_older_ones_make_room_for_the_last(folder: Path, capsys: pytest.CaptureF
             ckpt.step(step, loss=loss)
             ckpt.wait()
         SmallDisk.room = 4
+        (folder / ".bad-step-7").mkdir()
         ckpt.step(5, loss=9.0)  # by its interval: it is left out, and no other one goes for it
         ckpt.wait()
         assert there(folder) == [4, 3, 2, 1]
     assert there(folder) == [5, 4, 2]  # the newest before, and the best
     told = capsys.readouterr().err
-    assert "checkpoint-room: the disk is full: removed step 1, 3 to save this one" in told
+    assert "the disk is full: .bad-step-7, step-0000000001, step-0000000003 had to go for this step" in told
     assert "is not saved" not in told
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,8 @@ from torch import nn  # noqa: E402
 
 from tests.unit.job.checkpoint.meeting import Meeting, ThreadPeers  # noqa: E402
 from windlass.job.checkpoint.checkpoints import checkpoints  # noqa: E402
-from windlass.job.checkpoint.folder import Saved, list_saved  # noqa: E402
+from windlass.job.checkpoint.disk import Disk  # noqa: E402
+from windlass.job.checkpoint.folder import Saved, collect_garbage, list_saved, list_set_aside  # noqa: E402
 from windlass.job.checkpoint.memory import FOLDER  # noqa: E402
 from windlass.job.checkpoint.restoring import find_good  # noqa: E402
 
@@ -81,7 +83,7 @@ def test_what_is_damaged_on_one_node_is_set_aside_there(nodes: list[Path], capsy
         (newest.path / file.name).write_bytes(b"")
     assert [one.manifest.step for one in found_by_two_nodes(nodes) if one] == [1, 1]
     assert (steps_in(nodes[0]), steps_in(nodes[1])) == ([2, 1], [1])
-    assert "going on from the one before" in capsys.readouterr().err
+    assert "looking for one before it" in capsys.readouterr().err
 
 
 def test_two_checkpoints_of_one_step_are_not_taken_for_one(nodes: list[Path]) -> None:
@@ -89,6 +91,36 @@ def test_two_checkpoints_of_one_step_are_not_taken_for_one(nodes: list[Path]) ->
     save(nodes[1], 2, seed=1)
     assert found_by_two_nodes(nodes) == [None, None]
     assert steps_in(nodes[0]) == [2, 1]
+
+
+def test_it_begins_anew_aloud_if_none_is_good(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And leaves the newest for whoever can make something of it, until a day has passed."""
+    save(tmp_path, 1)
+    damage(tmp_path, 1)
+    with checkpoints(model=nn.Linear(4, 4), folder=tmp_path, every=1000) as ckpt:
+        assert ckpt.first_step == 0
+        told = capsys.readouterr().err
+        assert "are not those that were saved; there is no other one" in told
+        assert f"no checkpoint in {tmp_path} is good: beginning at the first step; the newest that was set" in told
+        for step in (1, 2):
+            ckpt.step(step)
+            ckpt.save()
+    (aside,) = list_set_aside(tmp_path)
+    assert (aside / "manifest.json").exists()
+    collect_garbage(tmp_path, Disk(), now=time.time() + 2 * 86_400)
+    assert list_set_aside(tmp_path) == []
+
+
+def test_damaged_ones_go_with_the_next_save_if_one_before_was_good(tmp_path: Path) -> None:
+    save(tmp_path, 1, 2, 3)
+    damage(tmp_path, 2)
+    damage(tmp_path, 3)
+    with checkpoints(model=nn.Linear(4, 4), folder=tmp_path, every=1000) as ckpt:
+        assert ckpt.first_step == 1
+        assert len(list_set_aside(tmp_path)) == 2
+        ckpt.step(2)
+        ckpt.save()
+        assert list_set_aside(tmp_path) == []
 
 
 @pytest.mark.parametrize("with_older", [True, False])

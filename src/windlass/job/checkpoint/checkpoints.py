@@ -29,8 +29,8 @@ from windlass.core.manifest import SaveReason
 from windlass.job.checkpoint.announcing import Announcer
 from windlass.job.checkpoint.clearing import make_room
 from windlass.job.checkpoint.disk import Disk
-from windlass.job.checkpoint.folder import Saved, list_saved
-from windlass.job.checkpoint.interval import Interval, MemoryPace
+from windlass.job.checkpoint.folder import Saved, list_saved, make_folder
+from windlass.job.checkpoint.interval import Interval, MemoryPace, refuse_bare
 from windlass.job.checkpoint.memory import NodeMemory
 from windlass.job.checkpoint.peers import Exchange, Peers
 from windlass.job.checkpoint.restoring import Restored, restore_newest
@@ -62,7 +62,7 @@ def checkpoints(
     keep: Keep | int | None = None,
     folder: str | os.PathLike[str] | None = None,
     store: str | None = None,
-    memory: int | float | str | None = None,
+    memory: int | float | str | bool | None = None,
     overlap: bool = False,
 ) -> Checkpoints:
     """Checkpoints of these objects, `every` so many steps or such a time ("10m").
@@ -75,6 +75,12 @@ def checkpoints(
     `overlap`: copies from a GPU go on beside the next forward and backward; none but optimizers of torch may change
     parameters then.
     """
+    if not isinstance(others or {}, Mapping):
+        raise InvalidInput(f"others is {type(others).__name__}; write names and objects, others={{'name': object}}")
+    if "://" in os.fspath(folder or ""):
+        raise InvalidInput(f"folder is {folder!r}, which is no path; an object store is a store: store={folder!r}")
+    refuse_bare("every", every)
+    refuse_bare("memory", memory)
     given = {"scheduler": scheduler, "scaler": scaler, **(others or {})}
     state = TrainingState(model, optimizer, {name: one for name, one in given.items() if one is not None}, loader)
     place = folder or session().checkpoint_dir
@@ -88,9 +94,11 @@ def checkpoints(
 def _kept(keep: Keep | int | None, wanted: Mapping[str, Any]) -> Keep:
     if isinstance(keep, Keep):
         return keep
-    if keep is not None:
-        return Keep(last=keep)
-    return kept(wanted)
+    if keep is None:
+        return kept(wanted)
+    if not isinstance(keep, int) or isinstance(keep, bool):
+        raise InvalidInput(f"keep is {keep!r}; write a number of checkpoints from 1, or job.Keep(last=3, best='loss')")
+    return Keep(last=keep)
 
 
 class Checkpoints:
@@ -127,6 +135,8 @@ class Checkpoints:
 
     def __enter__(self) -> Checkpoints:
         self._peers = Peers()
+        if problems := [text for text in self._peers.gather(make_folder(self.folder)) if text]:
+            raise InvalidInput(f"the folder of checkpoints cannot be made: {problems[0]}; give a `folder` that can")
         if self._in_store.get("store"):
             from windlass.job.checkpoint.stores.tier import open_tier
 

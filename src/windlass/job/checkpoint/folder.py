@@ -80,6 +80,15 @@ def stored_name_of_part(path: Path) -> str:
     return path.name.removeprefix(_PART)
 
 
+def make_folder(folder: Path) -> str | None:
+    """Why it cannot be there; a disk that is full now may have room when something is saved."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        return None if error.errno == errno.ENOSPC else str(error)
+    return None
+
+
 def list_saved(folder: Path) -> list[Saved]:
     """Newest first. A folder without a manifest is no checkpoint; of one that says nothing `unreadable` tells."""
     return _with_manifest(folder, "step-")

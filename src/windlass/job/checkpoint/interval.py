@@ -3,23 +3,43 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections import deque
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from windlass.core.errors import InvalidInput
 from windlass.core.quantities import parse_duration
 
+_BARE = re.compile(r"^\s*[\d.]+\s*$")
+
+
+def refuse_bare(name: str, value: Any) -> None:
+    """Of a number in text nobody can tell whether it is one of steps or of seconds."""
+    if isinstance(value, str) and _BARE.match(value):
+        number = value.strip()
+        steps = number if number.isdigit() else "a whole number"
+        raise InvalidInput(
+            f"{name} is {value!r}, which has no unit; write {steps} for steps, or '{number}s' for a time"
+        )
+
 
 class Interval:
-    def __init__(self, every: int | float | str) -> None:
+    def __init__(self, every: int | float | str, *, name: str = "every", words: str = "") -> None:
+        """`name` and `words` are for errors: of the argument, and what else it may be."""
+        options = f"write a number of steps from 1, {words or 'or '}a time such as '10m'"
         self.steps: int | None = None
         self.seconds: float | None = None
         if isinstance(every, int) and not isinstance(every, bool):
             self.steps = every
         else:
-            self.seconds = parse_duration(every)
+            try:
+                self.seconds = parse_duration(every)
+            except ValueError:
+                raise InvalidInput(f"{name} is {every!r}; {options}") from None
         if (self.steps or self.seconds or 0) <= 0:
-            raise InvalidInput(f"every is {every!r}; write a number of steps from 1, or a time such as '10m'")
+            raise InvalidInput(f"{name} is {every!r}; {options}")
 
     def is_due(self, step: int, *, since_last_s: float) -> bool:
         if self.steps is not None:
@@ -31,13 +51,14 @@ class Interval:
 class MemoryPace:
     """How many steps apart copies in memory are: as wanted, or ("auto") as close as costs little. Of one rank."""
 
-    WORDS = ("auto", "off")
+    WORDS: ClassVar[Mapping[Any, str]] = {"auto": "auto", "off": "off", True: "auto", False: "off"}  # as YAML has them
     _COST = 0.02  # of the time of training
     _MOST_STEPS = 500
 
-    def __init__(self, wanted: int | float | str) -> None:
-        self.is_off = wanted == "off"
-        self._fixed = None if wanted in self.WORDS else Interval(wanted)
+    def __init__(self, wanted: int | float | str | bool) -> None:
+        word = self.WORDS.get(wanted) if isinstance(wanted, str | bool) else None
+        self.is_off = word == "off"
+        self._fixed = None if word else Interval(wanted, name="memory", words="'auto', 'off' or ")
         self._step_s: deque[float] = deque(maxlen=32)
         self._copy_s: deque[float] = deque(maxlen=8)
 

@@ -23,13 +23,26 @@ class Keep:
     newer_than_s: float | None = None
 
     def __post_init__(self) -> None:
-        for name, least in (("last", 1), ("best_count", 1)):
-            if getattr(self, name) < least:
-                raise InvalidInput(f"keep.{name} is {getattr(self, name)}, but must be at least {least}")
-        if self.every_steps is not None and self.every_steps < 1:
-            raise InvalidInput(f"keep.every_steps is {self.every_steps}, but must be at least 1")
+        for name in ("last", "best_count", "every_steps"):
+            value = getattr(self, name)
+            if not _is_count(value) and (name != "every_steps" or value is not None):
+                raise InvalidInput(f"keep.{name} is {value!r}, but must be a whole number, at least 1")
+        if self.best is not None and (not isinstance(self.best, str) or not self.best):
+            raise InvalidInput(f"keep.best is {self.best!r}, but must be a metric's name")
+        if self.newer_than_s is not None and not _is_time(self.newer_than_s):
+            raise InvalidInput(
+                f"keep.newer_than_s is {self.newer_than_s!r}, but must be a number of seconds, at least 0"
+            )
         if self.best_is not in ("lowest", "highest"):
             raise InvalidInput(f"keep.best_is is {self.best_is!r}; options: lowest, highest")
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
 
 
 # Names of the spec's `checkpoint`, and ours.

@@ -52,11 +52,15 @@ class TrainingState:
         others: Mapping[str, Stateful],
         loader: Stateful | None,
     ) -> None:
+        if not isinstance(model, Parallel | nn.Module):
+            raise InvalidInput(f"model is {type(model).__name__}; give a module, or what job.parallelize returned")
         parallel = model if isinstance(model, Parallel) else None
         self._parts = parallel.parts if parallel is not None else [_plain(model)]  # type: ignore[arg-type]
         self._scale = parallel.loss_scale if parallel is not None else None
         self.plan = str(parallel.plan) if parallel is not None else ""
         self.optimizer = optimizer.inner if isinstance(optimizer, Optimizer) else optimizer
+        if self.optimizer is not None and not hasattr(self.optimizer, "param_groups"):
+            raise InvalidInput(f"optimizer is {type(optimizer).__name__}; give job.optimizer's, or one of torch's")
         self.is_ours = parallel is not None and isinstance(optimizer, Optimizer)
         mine = session()
         self._reader = (

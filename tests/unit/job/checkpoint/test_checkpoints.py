@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import random
 import signal
@@ -20,7 +21,7 @@ from windlass.agent.progress import read_progress  # noqa: E402
 from windlass.core.errors import InvalidInput  # noqa: E402
 from windlass.core.manifest import SaveReason  # noqa: E402
 from windlass.job.checkpoint.checkpoints import STOPPED, Checkpoints, checkpoints  # noqa: E402
-from windlass.job.checkpoint.folder import list_saved  # noqa: E402
+from windlass.job.checkpoint.folder import list_saved, make_folder  # noqa: E402
 from windlass.job.checkpoint.interval import Interval  # noqa: E402
 from windlass.job.checkpoint.retention import Keep  # noqa: E402
 from windlass.job.session import Session  # noqa: E402
@@ -171,6 +172,51 @@ def test_another_model_is_refused_by_name(tmp_path: Path) -> None:
     stranger = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
     with pytest.raises(InvalidInput, match="a parameter of shape"):
         checkpoints(model=nn.Linear(2, 2), optimizer=stranger, folder=tmp_path / "new")._state.take()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"every": "500"}, "every is '500', which has no unit; write 500 for steps, or '500s' for a time"),
+        ({"memory": "1.5"}, "memory is '1.5', which has no unit; write a whole number for steps, or '1.5s' for a time"),
+        ({"every": "ten"}, "every is 'ten'; write a number of steps from 1, or a time such as '10m'"),
+        ({"every": [1]}, "every is [1]; write a number of steps from 1, or a time such as '10m'"),
+        ({"memory": "sometimes"}, "memory is 'sometimes'; write a number of steps from 1, 'auto', 'off' or a time"),
+        ({"keep": "5"}, "keep is '5'; write a number of checkpoints from 1, or job.Keep(last=3, best='loss')"),
+        ({"keep": {"last": 3}}, "keep is {'last': 3}; write a number"),
+        ({"keep": 2.5}, "keep is 2.5; write a number"),
+        ({"model": 3}, "model is int; give a module, or what job.parallelize returned"),
+        ({"model": None}, "model is NoneType; give a module"),
+        ({"optimizer": [1]}, "optimizer is list; give job.optimizer's, or one of torch's"),
+        ({"others": [1]}, "others is list; write names and objects, others={'name': object}"),
+        (
+            {"folder": "s3://b/x"},
+            "folder is 's3://b/x', which is no path; an object store is a store: store='s3://b/x'",
+        ),
+        ({"folder": "/dev/null/x"}, "the folder of checkpoints cannot be made: [Errno 20] Not a directory"),
+        ({"folder": "/dev/null"}, "the folder of checkpoints cannot be made: [Errno 17] File exists: '/dev/null'"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_begins(
+    given: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with (
+        pytest.raises(InvalidInput) as refused,
+        checkpoints(**{"model": made(0)[0], "folder": tmp_path / "c", **given}),
+    ):
+        pytest.fail("it has begun")
+    assert message in refused.value.message
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_to_can_be_read(tmp_path: Path) -> None:
+    """By an evaluation, say; and a disk that is full now may have room later."""
+    assert make_folder(tmp_path) is None
+    full = OSError(errno.ENOSPC, "No space left on device")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "mkdir", lambda *_, **__: (_ for _ in ()).throw(full))
+        assert make_folder(tmp_path / "new") is None
 
 
 def test_intervals() -> None:

@@ -294,8 +294,12 @@ def test_how_often_is_learned() -> None:
     timed = MemoryPace("1s")
     timed.stepped(0.1)
     assert timed.steps == 10
-    with pytest.raises(InvalidInput, match="every is 0"):
+    with pytest.raises(
+        InvalidInput, match=r"memory is 0; write a number of steps from 1, 'auto', 'off' or a time such as '10m'"
+    ):
         MemoryPace(0)
+    assert MemoryPace(False).is_off
+    assert not MemoryPace(True).is_off
 
 
 def test_records_that_say_nothing_are_none(memory: NodeMemory) -> None:

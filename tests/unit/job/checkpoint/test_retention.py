@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -54,6 +55,28 @@ def test_multiples_and_young_ones_stay() -> None:
     assert deleted(Keep(last=1, newer_than_s=100), *all_of_them, now=260.0) == [50, 100, 150]
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"last": None}, "keep.last is None, but must be a whole number, at least 1"),
+        ({"last": 2.5}, "keep.last is 2.5"),
+        ({"last": "3"}, "keep.last is '3'"),
+        ({"last": True}, "keep.last is True"),
+        ({"best_count": 0}, "keep.best_count is 0, but must be a whole number, at least 1"),
+        ({"every_steps": 0.5}, "keep.every_steps is 0.5, but must be a whole number, at least 1"),
+        ({"best": 3}, "keep.best is 3, but must be a metric's name"),
+        ({"best_is": "x"}, "keep.best_is is 'x'; options: lowest, highest"),
+        ({"newer_than_s": "1d"}, "keep.newer_than_s is '1d', but must be a number of seconds, at least 0"),
+        ({"newer_than_s": -4}, "keep.newer_than_s is -4"),
+        ({"newer_than_s": math.nan}, "keep.newer_than_s is nan"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        Keep(**given)
+    assert message in refused.value.message
+
+
 @given(
     manifests=st.lists(
         st.builds(
@@ -84,5 +107,5 @@ def test_the_newest_is_never_deleted(manifests: list[Manifest], keep: Keep, now:
 
 
 def test_a_policy_that_keeps_nothing_is_refused() -> None:
-    with pytest.raises(InvalidInput, match=r"keep\.last is 0, but must be at least 1"):
+    with pytest.raises(InvalidInput, match=r"keep\.last is 0, but must be a whole number, at least 1"):
         Keep(last=0)

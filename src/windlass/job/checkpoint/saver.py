@@ -7,6 +7,7 @@ While it has nothing to do it makes sums of the copies in the node's memory.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -95,6 +96,8 @@ class Saver:
         saving = Path(order.folder) / saving_name(order.step, order.save_id)
         try:
             self._disk.make_dir(saving)
+            if not order.is_lead:
+                self._check_lead(order, saving)
             files = self._write_part(order, saving)
             written_s = time.monotonic() - began
             if order.is_lead:
@@ -108,6 +111,11 @@ class Saver:
             clean_up(Path(order.folder), Keep(**order.keep), self._disk)
         size = sum(file.size_bytes for file in files)
         return {"step": order.step, "error": None, "took_s": took_s, "written_s": written_s, "size_bytes": size}
+
+    def _check_lead(self, order: Order, saving: Path) -> None:
+        """The room that we would take may be just what it lacks."""
+        with contextlib.suppress(FileNotFoundError):
+            _part_of(saving, order.ranks[0])
 
     def _write_part(self, order: Order, saving: Path) -> list[PartFile]:
         images = [Image(name=name, start=start, size_bytes=size) for name, start, size in order.files]
@@ -189,35 +197,33 @@ class Saver:
         self._disk.sync_dir(final.parent)
 
     def _await_part(self, saving: Path, rank: int) -> list[PartFile]:
-        path = saving / part_name(rank)
         deadline = time.monotonic() + _PATIENCE_S
         while True:
             try:
-                part = json.loads(path.read_bytes())
-                break
+                return _part_of(saving, rank)
             except FileNotFoundError:
                 if time.monotonic() > deadline:
                     raise SaveFailed(f"rank {rank} has not written its part within {_PATIENCE_S:.0f} s") from None
                 if not saving.exists():
                     raise SaveFailed("the folder of the save was removed") from None
                 time.sleep(_LOOK_EVERY_S)
-        if "error" in part:
-            raise SaveFailed(f"rank {rank} could not write its part: {part['error']}")
-        return [PartFile(**file) for file in part["files"]]
 
     def _give_up(self, order: Order, saving: Path, error: Exception) -> None:
         """Make room at once: the disk may be full because of us."""
-        try:
-            if order.is_lead:
-                discard(saving, self._disk)
-                return
+        with contextlib.suppress(OSError):  # it is garbage, and will be collected as such
             for name, _, _ in order.files:
                 self._disk.remove(saving / name)
                 self._disk.remove(saving / f"{name}{SUFFIX}")
-            if saving.exists():
+        with contextlib.suppress(OSError):
+            if saving.exists() and len(order.ranks) > 1:
                 self._disk.write_file(saving / part_name(order.rank), json.dumps({"error": str(error)}).encode())
-        except OSError:
-            pass  # it is garbage, and will be collected as such
+        if not order.is_lead:
+            return
+        for rank in order.ranks[1:]:
+            with contextlib.suppress(SaveFailed, OSError):
+                self._await_part(saving, rank)  # who comes after us would make the folder again
+        with contextlib.suppress(OSError):
+            discard(saving, self._disk)
 
 
 def _encoding(order: Order) -> Encoding:
@@ -227,6 +233,14 @@ def _encoding(order: Order) -> Encoding:
 
 def part_name(rank: int) -> str:
     return f".part-{rank}.json"
+
+
+def _part_of(saving: Path, rank: int) -> list[PartFile]:
+    """FileNotFoundError: it is not there yet."""
+    part = json.loads((saving / part_name(rank)).read_bytes())
+    if "error" in part:
+        raise SaveFailed(f"rank {rank} could not write its part: {part['error']}")
+    return [PartFile(**file) for file in part["files"]]
 
 
 def serve(connection: socket.socket, saver: Saver, summing: Summing | None = None) -> bool:

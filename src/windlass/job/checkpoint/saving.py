@@ -84,9 +84,9 @@ class Saving:
             return
         self.has_failed = answer["error"] is not None
         self.is_full = bool(answer.get("is_full"))
-        if self.has_failed:
+        if self.has_failed and self._given is not None and self._given.is_lead:  # who knows of the others as well
             session().alert("checkpoint-failed", f"nothing was saved: {answer['error']}", step=answer["step"])
-        elif session().is_main:
+        if not self.has_failed and session().is_main:
             took = {"checkpoint_write_s": answer["took_s"], "checkpoint_bytes": float(answer["size_bytes"])}
             session().note_metrics(answer["step"], took)
         if self._announcer is not None:

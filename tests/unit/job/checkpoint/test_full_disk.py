@@ -133,7 +133,9 @@ def test_a_warning_stops_also_if_nothing_can_be_saved(folder: Path, capsys: pyte
     assert f"step 2, the last one, is not saved: the newest checkpoint in {folder} is none" in capsys.readouterr().err
 
 
-def test_ranks_are_of_one_mind_when_one_of_them_has_no_room(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_are_of_one_mind_when_one_of_them_has_no_room(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     mine = threading.local()
     monkeypatch.setattr("windlass.job.checkpoint.checkpoints.Peers", lambda: mine.peers)
 
@@ -148,4 +150,5 @@ def test_ranks_are_of_one_mind_when_one_of_them_has_no_room(folder: Path, monkey
             return [*said, ckpt.save()]
 
     assert Meeting(2).run(alone) == [[True, False]] * 2
-    assert there(folder) == [1]
+    assert [path.name for path in folder.iterdir()] == ["step-0000000001"]
+    assert capsys.readouterr().err.count("checkpoint-failed: nothing was saved: rank 1 could not write its part") == 2

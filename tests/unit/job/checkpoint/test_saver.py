@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from tests.unit.job.checkpoint.images import SIZE, image, order, save
 from windlass.blobs.encoding import read_plain
 from windlass.job.checkpoint.disk import Disk
 from windlass.job.checkpoint.folder import Damaged, check_hashes, check_sizes, collect_garbage, discard, list_saved
+from windlass.job.checkpoint.saver import Saver
 
 
 def check_newest(folder: Path, *, steps: tuple[int, ...]) -> int:
@@ -78,6 +81,38 @@ def test_the_first_rank_commits_what_all_have_written(tmp_path: Path) -> None:
     assert {path.name for path in saved.path.iterdir()} == {file.name for file in saved.manifest.files} | {
         "manifest.json"
     }
+
+
+class Full(Disk):
+    def reserve(self, fd: int, size: int) -> None:  # noqa: ARG002
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def saved_by(folder: Path, rank: int, disk: Disk) -> str | None:
+    saver = Saver(disk)
+    arena = os.memfd_create("arena")
+    os.write(arena, image(5))
+    saver.use_arena(arena, b"meta")
+    error: str | None = saver.save(order(folder, 5, rank=rank, world_size=2))["error"]
+    return error
+
+
+def test_nothing_is_left_of_a_save_that_the_first_rank_gives_up(tmp_path: Path) -> None:
+    """However much later another one comes to its part: it writes nothing any more."""
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(saved_by, tmp_path, 0, Full())
+        while not first.done() and not list(tmp_path.glob(".step-*/.part-0.json")):
+            time.sleep(0.001)
+        said = "rank 0 could not write its part: [Errno 28] No space left on device"
+        assert saved_by(tmp_path, 1, Disk()) == said
+        assert first.result(60) == "[Errno 28] No space left on device"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_left_of_a_save_that_another_rank_gives_up(tmp_path: Path) -> None:
+    assert saved_by(tmp_path, 1, Full()) == "[Errno 28] No space left on device"
+    assert saved_by(tmp_path, 0, Disk()) == "rank 1 could not write its part: [Errno 28] No space left on device"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_same_step_again_changes_nothing(tmp_path: Path) -> None:

@@ -63,6 +63,11 @@ class Saved:
     path: Path
     manifest: Manifest
 
+    @property
+    def step(self) -> int:
+        """How many steps were done when it was saved."""
+        return self.manifest.step
+
 
 def saving_name(step: int, save_id: str) -> str:
     return f".{folder_name(step)}-{save_id}"

@@ -69,6 +69,12 @@ class MemoryPace:
     def copied(self, cost_s: float) -> None:
         self._copy_s.append(cost_s)
 
+    def is_due(self, step: int, *, last: int, gap: int) -> bool:
+        """`last`: the step of the last copy, also of one for the disk. `gap`: the `steps` that ranks have agreed on."""
+        if self._fixed is not None and self._fixed.steps is not None:
+            return step % self._fixed.steps == 0 and step != last
+        return step >= last + gap
+
     @property
     def step_s(self) -> float:
         return statistics.median(self._step_s) if self._step_s else 0.0

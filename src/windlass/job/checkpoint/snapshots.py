@@ -127,7 +127,7 @@ class Snapshots:
 
     def is_memory_due(self, step: int) -> bool:
         """The same on every rank."""
-        return not self.pace.is_off and step >= self._copied_step + self._gap
+        return not self.pace.is_off and self.pace.is_due(step, last=self._copied_step, gap=self._gap)
 
     def remember(self, step: int, metrics: dict[str, float]) -> None:
         """Copy the state into the node's memory. Every rank calls it, and waits for none that has made the copy before

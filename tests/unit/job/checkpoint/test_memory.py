@@ -79,7 +79,7 @@ def test_it_goes_on_from_memory_with_every_bit(memory: NodeMemory, tmp_path: Pat
     with opened(tmp_path / "disk", model, optimizer) as ckpt:
         assert ckpt.first_step == 5
         assert ckpt.resumed_from is not None
-        assert ckpt.resumed_from.manifest.format == "memory"
+        assert (ckpt.resumed_from.step, ckpt.resumed_from.manifest.format) == (5, "memory")
         for name, tensor in before.state_dict().items():
             assert torch.equal(tensor, model.state_dict()[name]), name
         trained(ckpt, model, optimizer, 8)
@@ -179,6 +179,17 @@ def test_if_no_copy_is_whole_the_disk_counts(memory: NodeMemory, tmp_path: Path)
         assert ckpt.first_step == 2
         assert ckpt.resumed_from is not None
         assert ckpt.resumed_from.manifest.format == "dcp"
+
+
+def test_steps_between_copies_are_those_of_every(memory: NodeMemory, tmp_path: Path) -> None:
+    """Multiples, whatever else was copied in between."""
+    with opened(tmp_path / "disk", *made(), every=4, memory=3) as ckpt:
+        copied = []
+        for step in range(1, 14):
+            ckpt.step(step)
+            ckpt.wait()
+            copied.append(max((copy.step for copy in memory.copies(0)), default=0))
+    assert copied == [0, 0, 3, 4, 4, 6, 6, 8, 9, 9, 9, 12, 12]
 
 
 KILLED = """

@@ -200,6 +200,9 @@ def test_what_the_library_saves_verifies(cli: Cli, home: Path) -> None:
     exported = cli.json("checkpoints", "export", f"{run}@7", "weights.safetensors")
     assert (exported["step"], exported["tensors"]) == (7, 2)
     assert "is there already" in cli("checkpoints", "export", run, "weights.safetensors", expect=1).stderr
+    assert "there is no folder /nope" in cli("checkpoints", "export", run, "/nope/x.safetensors", expect=2).stderr
+    assert "no FILE is given" in cli("checkpoints", "export", run, "6", expect=2).stderr
+    assert cli.json("checkpoints", "export", run, "6", "at6.safetensors")["step"] == 6
     check_the_store(cli, run)
 
 
@@ -211,6 +214,12 @@ def check_the_store(cli: Cli, run: str) -> None:
         ["folder"],
     ]
     assert "folder, store" in cli("checkpoints", "ls", run).stdout
+    looked = [cli.json("checkpoints", "verify", run, "--all", *tier) for tier in ((), ("--tier", "store"))]
+    assert [[r["checkpoint"]["tier"] for r in results] for results in looked] == [
+        ["folder", "store", "folder"],
+        ["store"],
+    ]
+    assert "'folder', 'store'" in cli("checkpoints", "verify", run, "--tier", "cloud", expect=2).stderr
     (kept,) = (cli.folder / "store" / run).iterdir()
     assert f"store       file://{kept}" in cli("checkpoints", "show", run).stdout
     path = kept / ".metadata"

@@ -19,11 +19,14 @@ from tests.unit.job.checkpoint.stores.uploads import finish, settings, start, up
 from windlass.blobs.bucket import Bucket, open_bucket
 from windlass.blobs.stored import Stored, check_stored, list_stored
 from windlass.checkpoints.places import export_place
+from windlass.cli.checkpoints import look_here
 from windlass.core.integrity import Finding
 from windlass.job.checkpoint.disk import Disk
 from windlass.job.checkpoint.folder import check_hashes, list_saved
 from windlass.job.checkpoint.stores.fetching import fetch_files, show
 from windlass.testing.s3 import S3Server
+from windlass.wire.checkpoints import CheckpointView, Verification
+from windlass.wire.spec import parse_spec
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -61,6 +64,39 @@ def test_there_and_back(bucket: Bucket, s3_server: S3Server, environ: Mapping[st
     show(one, other, Disk())
     (saved,) = list_saved(other)
     check_hashes(saved)
+
+
+def test_the_command_looks_where_the_spec_says_the_store_is(
+    bucket: Bucket, s3_server: S3Server, environ: Mapping[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server has no credentials for it; this machine has, and nothing here but the spec knows the address."""
+    save(order(tmp_path, 1))
+    assert upload(settings(tmp_path, bucket.address, endpoint=s3_server.endpoint), environ)[0] == 0
+    (one,) = list_stored(bucket)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    looked = Verification(
+        checkpoint=view_of(one, bucket.at(one.name)), finding="unseen", problems=["no credentials"], host="vm"
+    )
+    spec = parse_spec({"command": "x", "checkpoint": {"store": bucket.address, "store_endpoint": s3_server.endpoint}})
+    assert look_here(spec, looked).finding == "good"
+
+
+def view_of(one: Stored, location: str) -> CheckpointView:
+    manifest = one.manifest
+    return CheckpointView(
+        **{name: getattr(manifest, name) for name in ("attempt", "step", "created_at", "world_size", "plan", "format")},
+        id="c-1",
+        run_id="r1",
+        location=location,
+        tier="store",
+        size_bytes=manifest.size_bytes,
+        file_count=len(manifest.files),
+        reason=manifest.reason,
+        metrics={},
+        state="available",
+    )
 
 
 def test_a_store_that_fails_every_third_request(

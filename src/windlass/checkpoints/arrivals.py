@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from windlass.checkpoints.choice import NEAREST
 from windlass.checkpoints.types import CheckpointRecord, CheckpointState, checkpoint_id
-from windlass.core.quantities import format_size
+from windlass.core.quantities import format_count, format_size
 from windlass.tracking.saves import FoundCorrupt, Listed, Removed, Saved, SaveNote
 
 _MOST_STORIES = 100  # of one process in one read; the catalogue has them all
@@ -78,7 +78,7 @@ class _Catalogue:
             verified_at=None,
         )
         self._put(saved)
-        size = f"{format_size(note.size_bytes)} in {note.file_count} file{'' if note.file_count == 1 else 's'}"
+        size = f"{format_size(note.size_bytes)} in {format_count(note.file_count, 'file')}"
         what = "saved" if note.tier == NEAREST else f"brought to the {note.tier}:"
         self.stories.append(
             Story(at=note.at, message=f"{what} step {note.step:,}: {size} ({note.reason})", checkpoint=saved)

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from windlass.checkpoints.types import CheckpointRecord
 from windlass.core.errors import Ambiguous, NotFound
+from windlass.core.manifest import Tier
 
 NEWEST, BEST = "newest", "best"
-NEAREST = "folder"  # the tier that a run looks into first
+NEAREST = Tier.FOLDER  # the tier that a run looks into first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

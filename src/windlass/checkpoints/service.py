@@ -140,16 +140,16 @@ class CheckpointService:
 
 
 def _look(run: RunRecord, record: CheckpointRecord, *, contents: bool = True) -> Integrity:
-    endpoint = _endpoint(run)
+    endpoint = _endpoint(run, record)
     return check_place(record.location, run_id=run.id, step=record.step, endpoint=endpoint, contents=contents)
 
 
-def _endpoint(run: RunRecord) -> str | None:
-    return run.spec.checkpoint.store_endpoint if run.spec.checkpoint is not None else None
+def _endpoint(run: RunRecord, record: CheckpointRecord) -> str | None:
+    return run.spec.checkpoint.endpoint_of(record.location) if run.spec.checkpoint is not None else None
 
 
 def _remove_files(run: RunRecord, record: CheckpointRecord) -> str:
-    obstacle = remove_place(record.location, run_id=run.id, step=record.step, endpoint=_endpoint(run))
+    obstacle = remove_place(record.location, run_id=run.id, step=record.step, endpoint=_endpoint(run, record))
     if obstacle is not None:
         raise Conflict(obstacle, hint="--forget only takes it off the list")
     return "removed by hand"

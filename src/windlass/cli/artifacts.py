@@ -15,7 +15,7 @@ from windlass.cli import options
 from windlass.cli.connection import open_client
 from windlass.cli.terminal import Cell, next_steps, notice, say, say_json, table
 from windlass.core.errors import InvalidInput, NotFound
-from windlass.core.quantities import format_duration, format_size
+from windlass.core.quantities import format_count, format_duration, format_size
 
 if TYPE_CHECKING:
     from windlass.client.artifacts import Artifacts
@@ -133,7 +133,7 @@ def put(
 def rm(ctx: typer.Context, run: options.RunRef, path: InRun) -> None:
     """Remove a file, or a folder and all that is in it."""
     count = open_client(ctx).artifacts(run).remove(path)
-    say(f"removed {count} file{'' if count == 1 else 's'}")
+    say(f"removed {format_count(count, 'file')}")
 
 
 @contextlib.contextmanager

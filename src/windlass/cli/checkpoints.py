@@ -14,21 +14,26 @@ from windlass.cli import options
 from windlass.cli.charts import number
 from windlass.cli.connection import open_client
 from windlass.cli.terminal import Cell, next_steps, notice, paint_for, say, say_json, table, width_of
-from windlass.core.errors import Conflict, NotFound, WindlassError
-from windlass.core.quantities import format_duration, format_size
+from windlass.core.errors import Conflict, InvalidInput, NotFound, WindlassError
+from windlass.core.manifest import Tier
+from windlass.core.quantities import format_count, format_duration, format_size
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from windlass.wire.checkpoints import CheckpointDetail, CheckpointView, PlaceView, Verification
+    from windlass.wire.spec import RunSpec
 
 app = typer.Typer(help="Checkpoints of a run: list, look at, verify, export, remove.", no_args_is_help=True)
 _STYLES = {"available": (), "corrupt": ("red",), "deleted": ("dim",)}
 _FINDINGS = {"good": "green", "corrupt": "red", "missing": "red", "unseen": "yellow"}
 _MOST_METRICS = 3
 _MOST_FILES = 20
+ID_START = "c-"
 
 _WHICH = "A step, an id, `newest` or `best`."
 Which = Annotated[str, typer.Argument(metavar="[WHICH]", help=_WHICH)]
-Tier = Annotated[str | None, typer.Option("--tier", help="Only there: folder or store.")]
+Only = Annotated[Tier | None, typer.Option("--tier", help="Only there.")]
 Several = Annotated[list[str] | None, typer.Argument(metavar="[WHICH...]", help=_WHICH)]
 
 
@@ -108,7 +113,7 @@ def _put_facts(found: CheckpointDetail) -> None:
     lines.put("saved", f"{_ago(one, time.time())} ago, {one.reason}")
     verified = one.verified_at and f"{format_duration(max(0.0, time.time() - one.verified_at))} ago"
     lines.put("verified", verified or "never")
-    lines.put("size", f"{format_size(one.size_bytes)} in {one.file_count} files")
+    lines.put("size", f"{format_size(one.size_bytes)} in {format_count(one.file_count, 'file')}")
     lines.put("processes", f"{one.world_size}" + (f", plan {one.plan}" if one.plan else ""))
     lines.put("metrics", "  ".join(_metrics(one)))
     lines.put("format", one.format)
@@ -137,20 +142,20 @@ def verify(
     run: options.RunRef,
     which: Several = None,
     everything: Annotated[bool, typer.Option("--all", "-a", help="All that should be there.")] = False,
-    tier: Tier = None,
+    tier: Only = None,
     json: options.Json = False,
 ) -> None:
     """Read checkpoints whole, and compare sizes and hashes with what was saved. Default: the newest."""
     found = open_client(ctx).get(run)
     if everything:
-        wanted = [place.id for one in found.checkpoints().checkpoints for place in _places(one, one.id, tier)]
+        wanted = places_of_all(found.checkpoints().checkpoints, tier)
     else:
         words = which or ["newest"]
-        wanted = [place.id for word in words for place in _places(found.checkpoint(word).checkpoint, word, tier)]
+        wanted = [place for word in words for place in places_of(found.checkpoint(word).checkpoint, word, tier)]
     results = []
-    for id in wanted:
-        looked = found.verify_checkpoint(id)
-        results.append(_look_here(looked) if looked.finding == "unseen" else looked)
+    for place in wanted:
+        looked = found.verify_checkpoint(place.id)
+        results.append(look_here(found.view.spec, looked) if looked.finding == "unseen" else looked)
         if not json:
             _say_finding(results[-1])
     if json:
@@ -159,23 +164,42 @@ def verify(
         sys.exit(1)
 
 
-def _places(one: CheckpointView, word: str, tier: str | None) -> list[PlaceView]:
-    """That which `word` names if it is an id, or all that should be there; of those the ones in `tier`."""
-    named = [place for place in one.places if word.startswith("c-") and place.id.startswith(word)]
-    there = named or [place for place in one.places if place.state != "deleted"] or one.places[:1]
-    chosen = [place for place in there if tier is None or place.tier == tier]
+def places_of_all(checkpoints: Sequence[CheckpointView], tier: Tier | None) -> list[PlaceView]:
+    """All that should be there; of those the ones in `tier`. One that is not in it has none there to look at."""
+    found = [place for one in checkpoints for place in _there(one) if tier in (None, place.tier)]
+    if not found and checkpoints:
+        raise NotFound(f"no good checkpoint of {checkpoints[0].run_id} is in a {tier}")
+    return found
+
+
+def places_of(one: CheckpointView, word: str, tier: Tier | None) -> list[PlaceView]:
+    """The one that `word`, which somebody wrote, names if it is an id, or all that should be there; of those the ones
+    in `tier`."""
+    named = [place for place in one.places if word.startswith(ID_START) and place.id.startswith(word)]
+    there = named or _there(one)
+    chosen = [place for place in there if tier in (None, place.tier)]
     if not chosen:
         raise NotFound(f"step {one.step} is not in a {tier}; it is in: {', '.join(_tiers(one))}")
     return chosen
 
 
-def _look_here(looked: Verification) -> Verification:
+def _there(one: CheckpointView) -> list[PlaceView]:
+    """Where it should be, or, if it is nowhere any more, where it was."""
+    return [place for place in one.places if place.state != "deleted"] or one.places[:1]
+
+
+def _endpoint(spec: RunSpec, location: str) -> str | None:
+    return None if spec.checkpoint is None else spec.checkpoint.endpoint_of(location)
+
+
+def look_here(spec: RunSpec, looked: Verification) -> Verification:
     """What the server cannot see may be a folder of this machine, or a store that its environment has the keys of."""
     from windlass.checkpoints.places import check_place
     from windlass.core.integrity import Finding
 
     one = looked.checkpoint
-    found = check_place(one.location, run_id=one.run_id, step=one.step)
+    endpoint = _endpoint(spec, one.location)
+    found = check_place(one.location, run_id=one.run_id, step=one.step, endpoint=endpoint)
     if found.finding is Finding.UNSEEN:
         return looked
     changes = {"finding": found.finding.value, "problems": list(found.problems), "host": os.uname().nodename}
@@ -187,7 +211,7 @@ def _say_finding(looked: Verification) -> None:
     paint, one = paint_for(sys.stdout), looked.checkpoint
     words = {"unseen": f"cannot be seen, neither from {looked.host} nor from here"}.get(looked.finding, looked.finding)
     finding = paint(words, _FINDINGS.get(looked.finding, "red"))
-    size = f"{format_size(one.size_bytes)} in {one.file_count} files"
+    size = f"{format_size(one.size_bytes)} in {format_count(one.file_count, 'file')}"
     say(f"{paint(f'step {one.step:,}', 'bold')}  {paint(one.id, 'dim')}  {one.tier}  {finding}  {size}")
     for problem in looked.problems:
         say(f"  {problem}")
@@ -196,31 +220,30 @@ def _say_finding(looked: Verification) -> None:
 @app.command()
 def export(
     ctx: typer.Context,
-    run: Annotated[
-        str, typer.Argument(metavar="RUN[@WHICH]", help=f"A run, and which one: {_WHICH[0].lower()}{_WHICH[1:]}")
-    ],
-    target: Annotated[Path, typer.Argument(metavar="FILE", help="The safetensors file to write.")],
+    run: Annotated[str, typer.Argument(metavar="RUN[@WHICH]", help="A run, and which one if it is not the newest.")],
+    words: Annotated[list[str], typer.Argument(metavar="[WHICH] FILE", help="The safetensors file to write.")],
     force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
     json: options.Json = False,
 ) -> None:
     """Write a checkpoint's weights to one safetensors file. This machine must see the folder or the store."""
     from windlass.checkpoints.places import export_place
 
-    name, _, which = run.partition("@")
+    name, which, target = read_export(run, words)
     found = open_client(ctx).get(name)
-    one = found.checkpoint(which or "newest").checkpoint
-    if target.exists() and not force:
-        raise Conflict(f"{target} is there already", hint="--force writes over it")
-    wanted = found.view.spec.checkpoint
-    endpoint = wanted.store_endpoint if wanted is not None else None
-    for place in _places(one, which, None):
-        done = export_place(place.location, target.absolute(), run_id=one.run_id, step=one.step, endpoint=endpoint)
+    one = found.checkpoint(which).checkpoint
+    _check_target(target, force=force)
+    for place in places_of(one, which, None):
+        endpoint = _endpoint(found.view.spec, place.location)
+        try:
+            done = export_place(place.location, target.absolute(), run_id=one.run_id, step=one.step, endpoint=endpoint)
+        except OSError as error:
+            raise Conflict(f"step {one.step} could not be written to {target}: {error}") from error
         if done is None:
             continue
         if json:
             say_json({"path": str(target), "step": one.step, "tensors": done.tensors, "size_bytes": done.size_bytes})
         else:
-            size = f"{done.tensors} tensors, {format_size(done.size_bytes)}"
+            size = f"{format_count(done.tensors, 'tensor')}, {format_size(done.size_bytes)}"
             say(f"{paint_for(sys.stdout)(f'step {one.step:,}', 'bold')}  {size}  {target}")
         return
     seen = ", ".join(place.location for place in one.places)
@@ -230,6 +253,31 @@ def export(
     )
 
 
+def read_export(run: str, words: Sequence[str]) -> tuple[str, str, Path]:
+    """The run, which checkpoint of it, and the file, of `RUN FILE`, `RUN@WHICH FILE` or `RUN WHICH FILE`."""
+    name, _, which = run.partition("@")
+    if len(words) > 2 or (which and len(words) > 1):
+        raise InvalidInput(
+            f"'{' '.join([run, *words])}' names more than one FILE; write RUN FILE, RUN WHICH FILE or RUN@WHICH FILE"
+        )
+    *before, file = words
+    if not before and (file in ("newest", "best") or file.isdecimal() or file.startswith(ID_START)):
+        raise InvalidInput(
+            f"'{file}' says which checkpoint, and no FILE is given",
+            hint=f"windlass checkpoints export {name} {file} {name}.safetensors; or ./{file} for a file of that name",
+        )
+    return name, before[0] if before else which or "newest", Path(file)
+
+
+def _check_target(target: Path, *, force: bool) -> None:
+    if target.is_dir():
+        raise InvalidInput(f"{target} is a folder; write the name of a file")
+    if not target.absolute().parent.is_dir():
+        raise InvalidInput(f"{target} cannot be written: there is no folder {target.parent}")
+    if target.exists() and not force:
+        raise Conflict(f"{target} is there already", hint="--force writes over it")
+
+
 @app.command()
 def rm(
     ctx: typer.Context,
@@ -237,14 +285,14 @@ def rm(
     which: Annotated[list[str], typer.Argument(metavar="WHICH...", help=_WHICH)],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     forget: Annotated[bool, typer.Option("--forget", help="Only take them off the list; files stay.")] = False,
-    tier: Tier = None,
+    tier: Only = None,
     json: options.Json = False,
 ) -> None:
     """Remove checkpoints. The newest good one of a run that is not over stays."""
     found = open_client(ctx).get(run)
     # By id or step: a word such as `newest` means another one after the first is gone.
     named = ((word, found.checkpoint(word).checkpoint) for word in which)
-    wanted = {one.id if word.startswith("c-") else str(one.step): one for word, one in named}
+    wanted = {one.id if word.startswith(ID_START) else str(one.step): one for word, one in named}
     if not yes:
         _ask(list(wanted.values()), is_over=found.is_over, forget=forget)
     removed, failures = [], list[WindlassError]()

@@ -30,6 +30,13 @@ class SaveReason(StrEnum):
     ASKED = "asked"  # by the script
 
 
+class Tier(StrEnum):
+    """Kinds of places that a checkpoint is at; copies in nodes' memory are no checkpoints."""
+
+    FOLDER = "folder"
+    STORE = "store"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartFile:
     """One file of a checkpoint, by its path inside the checkpoint's folder."""

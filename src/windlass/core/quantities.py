@@ -51,6 +51,11 @@ def format_size(size_bytes: float) -> str:
     raise AssertionError("unreachable")
 
 
+def format_count(count: int, noun: str) -> str:
+    """`1 file`, `2 files`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def format_duration(seconds: float) -> str:
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
+from windlass.core.manifest import Tier
 from windlass.core.quantities import parse_duration, parse_size
 from windlass.wire.gang import problem_at
 from windlass.wire.strict import StrictModel
@@ -119,6 +120,10 @@ class CheckpointSpec(StrictModel):
         None, description="bytes a second at most while training, e.g. 50MB"
     )
 
+    def endpoint_of(self, location: str) -> str | None:
+        """Of the S3 server that has this checkpoint, if the spec names one."""
+        return self.store_endpoint if "://" in location else None
+
 
 def check_watch(wanted: CheckpointSpec) -> None:
     """What a program saves by itself is copied as it is: who wants it encrypted must not get it plain."""
@@ -192,5 +197,5 @@ class Verification(Wire):
 
 
 class RemoveRequest(Wire):
-    tier: str | None = Field(None, max_length=32, description="only there: folder or store; default everywhere")
+    tier: Tier | None = Field(None, description="only there; default everywhere")
     forget: bool = Field(False, description="only take it off the list: its files are gone, or nobody's concern here")

@@ -137,7 +137,8 @@ class Contents:
             if tuple(saved.size) != tuple(tensor.shape):
                 raise InvalidInput(
                     f"{self.path.name} has {name!r} with the shape {tuple(saved.size)}, "
-                    f"and the model has it with {tuple(tensor.shape)}"
+                    f"and the model has it with {tuple(tensor.shape)}: it was saved from another model; "
+                    "give this run another folder for its checkpoints, or the model that it began with"
                 )
 
     def _stored(self, index: MetadataIndex) -> Tensor:

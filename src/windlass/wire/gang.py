@@ -61,7 +61,7 @@ class RoleSpec(StrictModel):
 
 class ElasticSpec(StrictModel):
     min_nodes: int = Field(1, ge=1, le=10_000, description="the fewest nodes that it goes on with")
-    max_nodes: int = Field(ge=1, le=10_000, description="the most nodes that it takes")
+    max_nodes: int = Field(ge=1, le=10_000, description="the most nodes that it takes; default `resources.nodes`")
     grow_every: Annotated[float, BeforeValidator(parse_duration), Field(ge=1)] | None = Field(
         300.0, description="how often, at most, it is stopped to go on with more nodes; null: never"
     )

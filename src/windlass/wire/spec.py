@@ -189,14 +189,17 @@ class RunSpec(StrictModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _elastic_begins_with_its_fewest(cls, data: Any) -> Any:
-        """Unless `resources` says otherwise. Written into the spec, so that it reads the same after a round trip."""
+    def _elastic_and_nodes_say_the_rest(cls, data: Any) -> Any:
+        """A run begins with its fewest nodes, and takes no more than it begins with, unless it says otherwise. Written
+        into the spec, so that it reads the same after a round trip."""
         if not isinstance(data, Mapping) or not isinstance(data.get("elastic"), Mapping):
             return data
-        resources = data.get("resources")
-        if resources is not None and (not isinstance(resources, Mapping) or "nodes" in resources):
+        elastic, resources = data["elastic"], data.get("resources")
+        if resources is not None and not isinstance(resources, Mapping):
             return data
-        fewest = data["elastic"].get("min_nodes", 1)
+        if resources is not None and "nodes" in resources:
+            return {**data, "elastic": {"max_nodes": resources["nodes"], **elastic}}
+        fewest = elastic.get("min_nodes", 1)
         return {**data, "resources": {**(resources or {}), "nodes": fewest}} if isinstance(fewest, int) else data
 
     @model_validator(mode="after")

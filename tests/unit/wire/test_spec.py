@@ -266,6 +266,13 @@ def test_an_elastic_run_begins_with_its_fewest_nodes_unless_it_says_otherwise() 
     assert (spec.resources.nodes, spec.resources.cpus) == (3, 2)
 
 
+def test_an_elastic_run_takes_no_more_nodes_than_it_begins_with_unless_it_says_otherwise() -> None:
+    spec = parse_spec({"command": "x", "elastic": {"min_nodes": 1}, "resources": {"nodes": 2}})
+    assert spec.elastic is not None
+    assert (spec.elastic.min_nodes, spec.resources.nodes, spec.elastic.max_nodes) == (1, 2, 2)
+    assert RunSpec.model_validate(spec.model_dump(mode="json")) == spec
+
+
 @pytest.mark.parametrize(
     ("data", "problem"),
     [

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from windlass.blobs.connection import connect
-from windlass.blobs.objects import translated
+from windlass.blobs.troubles import translated
 from windlass.core.deaths import Deaths
 from windlass.core.errors import InvalidInput, NotFound
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from windlass.blobs.local import check_digest
+from windlass.blobs.troubles import translated
 from windlass.core.errors import NotFound, StorageFull, Unavailable
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ _HEADS_AT_ONCE = 64
 # What was seen here is not asked for again for a while: `missing` gets whole snapshots, again and again.
 _KNOWN_FOR_S = 3600.0
 _KNOWN_MOST = 200_000
-_FULL = ("InsufficientStorage", "QuotaExceeded", "status code: 507")
 
 
 class ObjectBlobs:
@@ -233,30 +233,3 @@ def _spooling() -> Iterator[None]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise StorageFull(f"{folder} has no room left", hint="free some disk space, or set TMPDIR") from error
         raise Unavailable(f"{folder} cannot be written: {error.strerror}", hint="trying again may help") from error
-
-
-@contextlib.contextmanager
-def translated(name: str, thing: str = "") -> Iterator[None]:
-    """The store's trouble is an error of ours; `thing` is what is asked for, if it may be missing. Retries lie behind
-    it: the client has made them."""
-    from obstore.exceptions import BaseError, NotFoundError, PermissionDeniedError, UnauthenticatedError
-
-    try:
-        yield
-    except (NotFoundError, FileNotFoundError) as error:
-        if thing:
-            raise NotFound(f"there is no {thing}") from error
-        raise Unavailable(f"{name} is not there: {_brief(error)}", hint="does the bucket exist?") from error
-    except (PermissionDeniedError, UnauthenticatedError, PermissionError) as error:
-        hint = "check the credentials in the server's environment, and what they may do with the bucket"
-        raise Unavailable(f"{name} refuses access: {_brief(error)}", hint=hint) from error
-    except (BaseError, OSError) as error:
-        if any(sign in str(error) for sign in _FULL):
-            raise StorageFull(f"{name} has no room left: {_brief(error)}") from error
-        raise Unavailable(f"{name} does not answer: {_brief(error)}", hint="trying again may help") from error
-
-
-def _brief(error: Exception) -> str:
-    """Obstore's errors go on for pages; the first line that says something is enough for people."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:300] if lines else type(error).__name__

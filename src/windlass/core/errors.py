@@ -19,7 +19,8 @@ and the options, and optionally a hint that says what to do next. HTTP statuses 
     ├── Unauthorized          no valid token
     ├── Unavailable           a part that is needed is away; trying again may help
     │   ├── ServerUnreachable ... the server itself, as seen from a client
-    │   └── StorageFull       ... the disk or database has no room left
+    │   ├── StorageFull       ... the disk or database has no room left
+    │   └── StoreRefused      ... an object store: no access, or no such bucket; trying again will not help
     ├── LaunchFailed          an engine could not start an attempt
     └── BadSeal               secrets cannot be sealed or opened with the key that is here
 """
@@ -112,6 +113,10 @@ class ServerUnreachable(Unavailable):
 
 class StorageFull(Unavailable):
     code = "storage_full"
+
+
+class StoreRefused(Unavailable):
+    code = "store_refused"
 
 
 class LaunchFailed(WindlassError):

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import IO
 from urllib.parse import urlsplit
 
-from windlass.blobs.objects import translated
 from windlass.blobs.opening import open_store
+from windlass.blobs.troubles import translated
 from windlass.core.errors import Conflict, InvalidInput
 from windlass.wire.config import BlobsSection
 

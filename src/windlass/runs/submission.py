@@ -15,6 +15,7 @@ from typing import Any
 
 from sqlalchemy import Connection, func, select, true
 
+from windlass.blobs.encoding import read_key
 from windlass.core.errors import CannotFit, InvalidInput, InvalidSpec, QueueFull
 from windlass.core.ids import new_run_id
 from windlass.core.names import unknown
@@ -28,7 +29,7 @@ from windlass.scheduling.fit import why_never
 from windlass.scheduling.rules import Rules, over_limit
 from windlass.scheduling.types import NodeKind
 from windlass.scheduling.wants import wants_of
-from windlass.wire.checkpoints import CheckpointSpec
+from windlass.wire.checkpoints import STORE_KEYS, CheckpointSpec
 from windlass.wire.resources import deadline_at
 from windlass.wire.runs import SubmitRequest
 from windlass.wire.spec import GROUP, RunSpec, parse_spec
@@ -54,6 +55,11 @@ def check_secrets(spec: RunSpec, given: Mapping[str, str]) -> None:
         )
     if extra := sorted(set(given) - set(spec.secrets)):
         raise InvalidInput(f"a value was given for {extra[0]}, which is not among the spec's `secrets`")
+    if spec.checkpoint is not None and spec.checkpoint.encrypt:
+        try:
+            read_key(given)
+        except InvalidInput as error:
+            raise InvalidSpec([f"`secrets`: {error.message}"], hint=error.hint) from None
 
 
 def fill_checkpoint(spec: RunSpec, by_project: Mapping[str, CheckpointSpec]) -> RunSpec:
@@ -63,7 +69,16 @@ def fill_checkpoint(spec: RunSpec, by_project: Mapping[str, CheckpointSpec]) -> 
         return spec
     usual = by_project[spec.project].model_dump(mode="json", exclude_unset=True)
     own = spec.checkpoint.model_dump(mode="json", exclude_unset=True) if spec.checkpoint else {}
-    return parse_spec({**spec.model_dump(mode="json", exclude_unset=True), "checkpoint": {**usual, **own}})
+    return parse_spec({**spec.model_dump(mode="json", exclude_unset=True), "checkpoint": _with_usual(own, usual)})
+
+
+def _with_usual(own: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+    """A spec's own stores are instead of the project's; what the project says of its one store goes with it."""
+    other = {"store": "stores", "stores": "store"}
+    both = {**{key: value for key, value in usual.items() if other.get(key) not in own}, **own}
+    if both.get("store") is None:
+        both = {key: value for key, value in both.items() if key not in STORE_KEYS or key in own}
+    return both
 
 
 def check_engines(spec: RunSpec, known: Collection[str], access: EngineAccess) -> None:
@@ -183,8 +198,8 @@ def stored_spec(spec: RunSpec) -> dict[str, Any]:
     """Without keys that were not given and are younger than the first version: servers of a version that does not know
     them refuse them, and share the database while they are being replaced."""
     dumped = spec.model_dump(mode="json")
-    if dumped["checkpoint"] is not None:
-        dumped["checkpoint"] = {key: value for key, value in dumped["checkpoint"].items() if value is not None}
+    if spec.checkpoint is not None:
+        dumped["checkpoint"] = spec.checkpoint.model_dump(mode="json", exclude_none=True)
     if dumped["hang"] == "auto":
         del dumped["hang"]
     if dumped["preemptible"]:

@@ -15,15 +15,31 @@ from windlass.wire.strict import StrictModel
 
 CHECKPOINT_KEY = "WINDLASS_CHECKPOINT_KEY"  # the secret that checkpoints are encrypted with
 _SHORTEST_S = 1.0
+_LONGEST_INTERVAL = 100
 _SLOWEST_BYTES = 64 << 10
+_MOST_STORES = 4
 _STORE = re.compile(r"^(file:///[^\s?#]+|(s3|gs|az)://[^/\s?#]+(/[^\s?#]*)?)$")
 _HTTP = re.compile(r"^https?://[^/\s]+(/[^\s?#]*)?$")
 
 
 def _interval(value: Any) -> Any:
     """Kept as it was written: a number of steps and a duration stay different things."""
-    if isinstance(value, str) and parse_duration(value) < _SHORTEST_S:
+    if isinstance(value, int) and not isinstance(value, bool):
+        if not 1 <= value < 2**63:
+            raise ValueError(f"{value} is out of range; write a number of steps from 1 on, or a duration such as 10m")
+    elif not isinstance(value, str):
+        raise ValueError(f"{value!r} is no interval; write a number of steps, or a duration such as 10m")
+    elif len(value) > _LONGEST_INTERVAL:
+        raise ValueError(f"{value[:20]!r}… is too long; write a duration such as 10m")
+    elif parse_duration(value) < _SHORTEST_S:
         raise ValueError(f"{value!r} is too short; write a duration of {_SHORTEST_S:g} s or more, or a number of steps")
+    return value
+
+
+def _age(value: Any) -> Any:
+    """As it was written; text or seconds."""
+    if parse_duration(value) <= 0:
+        raise ValueError(f"{value!r} is too short; write a duration such as 1d")
     return value
 
 
@@ -53,11 +69,13 @@ def _rate(value: Any) -> Any:
 
 def _memory(value: Any) -> Any:
     """YAML reads `off` as false."""
-    return {False: "off", True: "auto"}.get(value, value) if isinstance(value, bool) else value
-
-
-def _memory_interval(value: Any) -> Any:
-    return value if value in ("auto", "off") else _interval(value)
+    value = {False: "off", True: "auto"}.get(value, value) if isinstance(value, bool) else value
+    if value in ("auto", "off"):
+        return value
+    try:
+        return _interval(value)
+    except ValueError as error:
+        raise ValueError(f"{error}; `auto` and `off` do as well") from None
 
 
 class BestIs(StrEnum):
@@ -65,19 +83,13 @@ class BestIs(StrEnum):
     HIGHEST = "highest"
 
 
-Every = Annotated[
-    Annotated[int, Field(ge=1, lt=2**63, strict=True)] | Annotated[str, Field(max_length=100)],
-    AfterValidator(_interval),
-]
-
-
-Memory = Annotated[
-    Annotated[int, Field(ge=1, lt=2**63, strict=True)] | Annotated[str, Field(max_length=100)],
-    BeforeValidator(_memory),
-    AfterValidator(_memory_interval),
-]
-
-
+Every = Annotated[int | str, BeforeValidator(_interval)]
+Memory = Annotated[int | str, BeforeValidator(_memory)]
+Age = Annotated[int | float | str, BeforeValidator(_age)]
+Address = Annotated[str, Field(max_length=2_000), AfterValidator(_store)]
+Endpoint = Annotated[str, Field(max_length=2_000), AfterValidator(_endpoint)]
+Rate = Annotated[int | str, AfterValidator(_rate)]
+Metric = Annotated[str, Field(min_length=1, max_length=250, pattern=r"^[^\x00]*$")]
 Watched = Annotated[str, Field(min_length=1, max_length=2_000, pattern=r"^[^\x00]*$")]
 
 
@@ -87,13 +99,26 @@ class Compress(StrEnum):
     ZLIB = "zlib"
 
 
+class StoreSpec(StrictModel):
+    """One of several stores. What it does not say of retention is as in the folder."""
+
+    at: Address = Field(description="s3://BUCKET/PREFIX, gs://…, az://… or file:///PATH")
+    endpoint: Endpoint | None = Field(None, description="of an S3-compatible server; default AWS_ENDPOINT_URL")
+    every: Every | None = Field(None, description="how often one goes there; default as often as it keeps up")
+    keep: int | None = Field(None, ge=1, le=100_000, description="how many of the newest stay there")
+    keep_every: int | None = Field(None, ge=1, lt=2**63, description="those at multiples of so many steps stay too")
+    keep_for: Age | None = Field(None, description="those that are younger stay too: 30d")
+    best: Metric | None = Field(None, description="a metric: the best by it stays too")
+    best_is: BestIs | None = Field(None, description="whether the lowest or the highest is the best")
+    rate: Rate | None = Field(None, description="bytes a second at most while training, e.g. 50MB")
+
+
 class CheckpointSpec(StrictModel):
     every: Every | None = Field(None, description="how often: a duration such as 10m, or a number of steps")
     keep: int | None = Field(None, ge=1, le=100_000, description="how many of the newest stay")
     keep_every: int | None = Field(None, ge=1, lt=2**63, description="those at multiples of so many steps stay too")
-    best: Annotated[str, Field(min_length=1, max_length=250, pattern=r"^[^\x00]*$")] | None = Field(
-        None, description="a metric: the best by it stays too"
-    )
+    keep_for: Age | None = Field(None, description="those that are younger stay too: 1d")
+    best: Metric | None = Field(None, description="a metric: the best by it stays too")
     best_is: BestIs = Field(BestIs.LOWEST, description="whether the lowest or the highest is the best")
     folder: Annotated[str, Field(max_length=2_000), AfterValidator(_folder)] | None = Field(
         None, description="where they go, in a folder of the run's own; default the run's folder"
@@ -106,23 +131,46 @@ class CheckpointSpec(StrictModel):
     )
     compress: Compress | None = Field(None, description="files at rest: none, zstd or zlib; default none")
     encrypt: bool | None = Field(None, description="files at rest, with the key in the secret WINDLASS_CHECKPOINT_KEY")
-    store: Annotated[str, Field(max_length=2_000), AfterValidator(_store)] | None = Field(
+    store: Address | None = Field(
         None, description="an object store that gets a copy: s3://BUCKET/PREFIX, gs://…, az://… or file:///PATH"
     )
-    store_endpoint: Annotated[str, Field(max_length=2_000), AfterValidator(_endpoint)] | None = Field(
-        None, description="of an S3-compatible server; default AWS_ENDPOINT_URL"
-    )
+    store_endpoint: Endpoint | None = Field(None, description="of an S3-compatible server; default AWS_ENDPOINT_URL")
     store_every: Every | None = Field(
         None, description="how often one goes to the store; default as often as it keeps up"
     )
     store_keep: int | None = Field(None, ge=1, le=100_000, description="how many stay there; default `keep`")
-    store_rate: Annotated[int | str, AfterValidator(_rate)] | None = Field(
-        None, description="bytes a second at most while training, e.g. 50MB"
+    store_keep_every: int | None = Field(None, ge=1, lt=2**63, description="as `keep_every`, there")
+    store_keep_for: Age | None = Field(None, description="as `keep_for`, there")
+    store_best: Metric | None = Field(None, description="as `best`, there")
+    store_best_is: BestIs | None = Field(None, description="as `best_is`, there")
+    store_rate: Rate | None = Field(None, description="bytes a second at most while training, e.g. 50MB")
+    stores: Annotated[list[StoreSpec], Field(min_length=1, max_length=_MOST_STORES)] | None = Field(
+        None, description="several stores, each with what `store` and the keys beside it say of one"
     )
 
     def endpoint_of(self, location: str) -> str | None:
         """Of the S3 server that has this checkpoint, if the spec names one."""
-        return self.store_endpoint if "://" in location else None
+        if "://" not in location:
+            return None
+        several = (store.endpoint for store in self.stores or () if location.startswith(f"{store.at}/"))
+        return next(several, self.store_endpoint)
+
+
+STORE_KEYS = tuple(name for name in CheckpointSpec.model_fields if name.startswith("store_"))
+
+
+def check_stores(wanted: CheckpointSpec) -> None:
+    """Nothing that is said of a store may be without one."""
+    beside = [name for name in STORE_KEYS if getattr(wanted, name) is not None]
+    if beside and wanted.store is None:
+        rule = "is said in `stores`, for each of them" if wanted.stores else "goes with `store`, which is not given"
+        raise problem_at(("checkpoint", beside[0]), rule)
+    if wanted.store is not None and wanted.stores:
+        raise problem_at(("checkpoint", "store"), "is short for one of `stores`: give one of the two")
+    places = [store.at for store in wanted.stores or ()]
+    for number, place in enumerate(places):
+        if place in places[:number]:
+            raise problem_at(("checkpoint", "stores", number, "at"), f"is {place} a second time")
 
 
 def check_watch(wanted: CheckpointSpec) -> None:

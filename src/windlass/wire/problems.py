@@ -12,6 +12,13 @@ from pydantic import BaseModel, ValidationError
 from windlass.core.names import nearest
 
 Path = tuple[str | int, ...]
+# Pydantic's name of a broken rule, the rule in words, and pydantic's name of the bound.
+_BOUNDS = {
+    "greater_than_equal": ("at least", "ge"),
+    "greater_than": ("more than", "gt"),
+    "less_than_equal": ("at most", "le"),
+    "less_than": ("less than", "lt"),
+}
 
 
 def problems_of(
@@ -55,7 +62,11 @@ def _describe(
         guess = nearest(key, known)
         return f"unknown key `{name}`" + (f"; did you mean `{guess}`?" if guess else f"; known: {', '.join(known)}")
     message = re.sub(r"^(Value error|Assertion failed), ", "", error["msg"])
-    if error["type"] == "union_tag_invalid":
+    if bound := _BOUNDS.get(error["type"]):
+        limit = error["ctx"][bound[1]]
+        least = f"{limit:g}" if isinstance(limit, float) else limit
+        message = f"is {error['input']!r:.80}, and must be {bound[0]} {least}"
+    elif error["type"] == "union_tag_invalid":
         context = error["ctx"]
         message = f"unknown type {context['tag']!r}; known: {context['expected_tags']}".replace("'", "")
     elif error["type"] == "union_tag_not_found":

@@ -15,7 +15,7 @@ from windlass.core.errors import InvalidInput, InvalidSpec
 from windlass.core.frameworks import Framework
 from windlass.core.quantities import parse_duration
 from windlass.core.recipes import check_recipe
-from windlass.wire.checkpoints import CHECKPOINT_KEY, CheckpointSpec, check_watch
+from windlass.wire.checkpoints import CHECKPOINT_KEY, CheckpointSpec, check_stores, check_watch
 from windlass.wire.gang import ElasticSpec, PlanSpec, RolesSpec, check_elastic, check_roles, problem_at
 from windlass.wire.kubernetes import KubernetesOptions
 from windlass.wire.problems import problems_of
@@ -236,7 +236,10 @@ def parse_spec(data: Any, *, line_of: Callable[[Sequence[str | int]], str] | Non
     if not isinstance(data, Mapping):
         raise InvalidSpec([f"{where(())}a spec is a mapping of keys, not {type(data).__name__}"])
     try:
-        return RunSpec.model_validate(data)
+        spec = RunSpec.model_validate(data)
+        if spec.checkpoint is not None:
+            check_stores(spec.checkpoint)  # not by the model: runs of before that have it must stay readable
+        return spec
     except ValidationError as invalid:
         problems = problems_of(invalid, RunSpec, data, where=where, not_yet=NOT_YET)
     raise InvalidSpec(problems, hint="docs/spec.md lists every key")

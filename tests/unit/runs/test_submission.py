@@ -9,7 +9,14 @@ import pytest
 
 from windlass.core.errors import CannotFit, InvalidSpec
 from windlass.core.resources import Node
-from windlass.runs.submission import _FROM_THE_BEGINNING, changed_spec, fill_checkpoint, new_run, stored_spec
+from windlass.runs.submission import (
+    _FROM_THE_BEGINNING,
+    changed_spec,
+    check_secrets,
+    fill_checkpoint,
+    new_run,
+    stored_spec,
+)
 from windlass.scheduling.core.types import Policy, Project
 from windlass.scheduling.rules import Rules
 from windlass.scheduling.types import NodeKind
@@ -87,6 +94,38 @@ def test_a_project_says_what_its_runs_do_about_checkpoints() -> None:
     with pytest.raises(InvalidSpec, match="`encrypt` is wanted"):
         fill_checkpoint(parse_spec({**watching, "checkpoint": {"watch": "*.pt"}}), secret)
     assert fill_checkpoint(parse_spec({**watching, "checkpoint": {"watch": "*.pt", "encrypt": False}}), secret)
+
+
+def test_what_a_project_says_of_its_store_goes_with_that_store() -> None:
+    usual = {"vision": CheckpointSpec.model_validate({"store": "s3://b", "store_keep": 9})}
+
+    def filled(**own: Any) -> dict[str, Any]:
+        spec = fill_checkpoint(parse_spec({"command": "x", "project": "vision", "checkpoint": own}), usual)
+        assert spec.checkpoint is not None
+        return spec.checkpoint.model_dump(mode="json", exclude_none=True, exclude={"best_is"})
+
+    assert filled(keep=2) == {"store": "s3://b", "store_keep": 9, "keep": 2}
+    assert filled(store="s3://own") == {"store": "s3://own", "store_keep": 9}
+    assert filled(store=None) == {}
+    assert filled(stores=[{"at": "s3://own", "keep": 1}]) == {"stores": [{"at": "s3://own", "keep": 1}]}
+    with pytest.raises(InvalidSpec, match="goes with `store`"):
+        filled(store=None, store_keep=2)
+    usual["vision"] = CheckpointSpec.model_validate({"store_keep": 9})
+    assert filled(keep=2) == {"keep": 2}
+
+
+@pytest.mark.parametrize(("key", "problem"), [("abc", "is not 32 bytes in base64"), ("", "is not set")])
+def test_a_key_that_cannot_encrypt_is_refused_when_it_is_given(key: str, problem: str) -> None:
+    spec = parse_spec({"command": "x", "secrets": ["WINDLASS_CHECKPOINT_KEY"], "checkpoint": {"encrypt": True}})
+    with pytest.raises(InvalidSpec, match=problem):
+        check_secrets(spec, {"WINDLASS_CHECKPOINT_KEY": key})
+    check_secrets(spec, {"WINDLASS_CHECKPOINT_KEY": "ab" * 32})
+
+
+def test_stores_are_kept_as_they_were_given() -> None:
+    wanted = {"keep_for": "1d", "stores": [{"at": "s3://b", "keep_every": 100}, {"at": "file:///shared"}]}
+    stored = stored_spec(parse_spec({"command": "x", "checkpoint": wanted}))
+    assert stored["checkpoint"] == {"best_is": "lowest", **wanted}
 
 
 NOW = 1_795_000_000.0

@@ -75,24 +75,42 @@ def test_keys_of_later_versions_are_refused_by_name(path: str) -> None:
 @pytest.mark.parametrize(
     ("data", "part"),
     [
-        ({"command": "x", "resources": {"nodes": 0}}, "`resources.nodes`: input should be greater than or equal to 1"),
+        ({"command": "x", "resources": {"nodes": 0}}, "`resources.nodes`: is 0, and must be at least 1"),
         ({"command": "x", "resources": {"memory": "many"}}, "`resources.memory`: 'many' is not a size"),
         ({"command": "x", "timeout": "soon"}, "`timeout`: 'soon' is not a duration"),
-        ({"command": "x", "timeout": 0}, "`timeout`: input should be greater than 0"),
+        ({"command": "x", "timeout": 0}, "`timeout`: is 0, and must be more than 0"),
         ({"command": "x", "priority": "urgent"}, "`priority`: input should be 'low', 'normal' or 'high'"),
         ({"command": "x", "name": "a b"}, "`name`: write letters, digits and . _ - only"),
         ({"command": "x", "name": "-a"}, "starting with a letter or digit (got '-a')"),
         ({"command": "x", "nproc": "two"}, "`nproc`: input should be a valid integer"),
-        ({"command": "x", "seed": -1}, "`seed`: input should be greater than or equal to 0"),
+        ({"command": "x", "seed": -1}, "`seed`: is -1, and must be at least 0"),
         ({"command": "x", "checkpoint": {"evry": 1}}, "unknown key `checkpoint.evry`; did you mean `every`?"),
         ({"command": "x", "checkpoint": {"every": "often"}}, "`checkpoint.every`: 'often' is not a duration"),
         ({"command": "x", "checkpoint": {"every": "0s"}}, "`checkpoint.every`: '0s' is too short"),
         ({"command": "x", "checkpoint": {"memory": "often"}}, "`checkpoint.memory`: 'often' is not a duration"),
+        ({"command": "x", "checkpoint": {"every": True}}, "`checkpoint.every`: true is no interval"),
+        ({"command": "x", "checkpoint": {"memory": "sometimes"}}, "or 2d; `auto` and `off` do as well"),
+        ({"command": "x", "elastic": {"max_nodes": 0}}, "`elastic.max_nodes`: is 0, and must be at least 1"),
+        ({"command": "x", "checkpoint": {"keep_for": "long"}}, "`checkpoint.keep_for`: 'long' is not a duration"),
+        ({"command": "x", "checkpoint": {"keep_for": 0}}, "`checkpoint.keep_for`: 0 is too short"),
         (
-            {"command": "x", "checkpoint": {"every": 0}},
-            "`checkpoint.every`: input should be greater than or equal to 1",
+            {"command": "x", "checkpoint": {"store_every": "1h"}},
+            "`checkpoint.store_every`: goes with `store`, which is not given",
         ),
-        ({"command": "x", "checkpoint": {"keep": 0}}, "`checkpoint.keep`: input should be greater than or equal to 1"),
+        (
+            {"command": "x", "checkpoint": {"store_keep": 1, "stores": [{"at": "s3://b"}]}},
+            "`checkpoint.store_keep`: is said in `stores`, for each of them",
+        ),
+        (
+            {"command": "x", "checkpoint": {"store": "s3://a", "stores": [{"at": "s3://b"}]}},
+            "`checkpoint.store`: is short for one of `stores`: give one of the two",
+        ),
+        (
+            {"command": "x", "checkpoint": {"stores": [{"at": "s3://b"}, {"at": "s3://b/"}]}},
+            "`checkpoint.stores.1.at`: is s3://b a second time",
+        ),
+        ({"command": "x", "checkpoint": {"stores": [{"at": "/tmp"}]}}, "`checkpoint.stores.0.at`: write s3://BUCKET"),
+        ({"command": "x", "checkpoint": {"keep": 0}}, "`checkpoint.keep`: is 0, and must be at least 1"),
         ({"command": "x", "checkpoint": {"folder": "out"}}, "`checkpoint.folder`: write a whole path"),
         ({"command": "x", "checkpoint": {"folder": "s3://b"}}, "an object store is a `store`"),
         ({"command": "x", "checkpoint": {"store": "/tmp"}}, "`checkpoint.store`: write s3://BUCKET/PREFIX"),
@@ -313,3 +331,21 @@ def test_how_often_copies_are_left_in_memory(written: object, meant: object) -> 
     spec = parse_spec({"command": "x", "checkpoint": {"memory": written}})
     assert spec.checkpoint is not None
     assert spec.checkpoint.memory == meant
+
+
+def test_a_wrong_interval_is_told_once() -> None:
+    (problem,) = problems_of({"command": "x", "checkpoint": {"every": 0}})
+    assert problem == (
+        "`checkpoint.every`: 0 is out of range; write a number of steps from 1 on, or a duration such as 10m"
+    )
+
+
+def test_each_store_has_an_address_of_its_own() -> None:
+    stores = [{"at": "s3://a/b", "endpoint": "http://one:9000"}, {"at": "file:///shared", "keep_for": "30d"}]
+    wanted = parse_spec({"command": "x", "checkpoint": {"stores": stores}}).checkpoint
+    assert wanted is not None
+    places = ("s3://a/b/r-1/step-1", "file:///shared/r-1/step-1", "/home/r-1/step-1")
+    assert [wanted.endpoint_of(place) for place in places] == ["http://one:9000", None, None]
+    one = parse_spec({"command": "x", "checkpoint": {"store": "s3://a", "store_endpoint": "http://x"}}).checkpoint
+    assert one is not None
+    assert [one.endpoint_of(place) for place in ("s3://a/r-1/step-1", "/home/step-1")] == ["http://x", None]

@@ -14,9 +14,8 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from windlass.core.errors import InvalidInput
 from windlass.core.manifest import MANIFEST, Manifest, PartFile, SaveReason, folder_name, render_manifest
@@ -34,6 +33,9 @@ from windlass.job.checkpoint.folder import (
 )
 from windlass.job.checkpoint.retention import Keep, decide_retention, kept
 from windlass.job.session import Session, session
+
+if TYPE_CHECKING:
+    from windlass.blobs.bucket import Bucket
 
 FORMAT = "files"  # as they were found
 # Beside those of `job.checkpoints`, which must not take them for its own.
@@ -62,7 +64,8 @@ class Adopter:
         self._keep = kept(wanted)
         self._disk = disk or Disk()
         self._announcer = Announcer(self._folder, mine=self._session)
-        self._store = _Store(wanted, self._folder, self._keep, self._session) if wanted.get("store") else None
+        has_store = wanted.get("store") or wanted.get("stores")
+        self._store = _Stores(wanted, self._folder, self._keep, self._session) if has_store else None
         self._announcer.look()
 
     def take(
@@ -213,55 +216,49 @@ class Adopter:
         collect_garbage(self._folder, self._disk)
 
 
-class _Store:
-    """The run's store, for one process alone. Its client is imported only where there is one."""
+class _Stores:
+    """The run's stores, for one process alone. Their client is imported only where there are some."""
 
     def __init__(self, wanted: Mapping[str, Any], folder: Path, keep: Keep, mine: Session) -> None:
         from windlass.blobs.bucket import open_bucket
-        from windlass.job.checkpoint.stores.choice import choose_store
+        from windlass.job.checkpoint.stores.choice import choose_stores
         from windlass.job.checkpoint.stores.sending import Sending
-        from windlass.job.checkpoint.stores.settings import UploaderSettings
 
-        choice = choose_store(wanted, mine.run_id)
-        assert choice is not None
-        address = f"{choice.address}/{ADOPTED}"
+        choices = choose_stores(wanted, mine.run_id, keep=keep, inside=ADOPTED)
         self._folder = folder
-        self._bucket = open_bucket(address, endpoint=choice.endpoint, environ=os.environ)
-        settings = UploaderSettings(
-            folder=str(folder),
-            address=address,
-            endpoint=choice.endpoint,
-            every=choice.every,
-            keep=asdict(keep if choice.keep is None else replace(keep, last=choice.keep)),
-            bytes_per_s=choice.bytes_per_s,
-        )
+        self._buckets = [open_bucket(one.address, endpoint=one.endpoint, environ=os.environ) for one in choices]
         # The first rank sends for all: another's uploader would hold the lock, and the first wait for it at its end.
-        self._sending = Sending(settings, mine=mine) if mine.is_main else None
+        self._sendings = [Sending(one.settings(folder), mine=mine) for one in choices if mine.is_main]
 
     def bring_newer(self) -> None:
-        """Raises Unavailable if the store cannot be asked: that is not to say that it has none."""
+        """The newest of all. Raises Unavailable if a store cannot be asked: that is not to say that it has none."""
+        for bucket in self._buckets:
+            self._bring_newer(bucket)
+
+    def _bring_newer(self, bucket: Bucket) -> None:
         from windlass.blobs.stored import lay_aside, list_stored
         from windlass.job.checkpoint.stores.fetching import fetch_files, show
 
         here = next((saved.manifest.step for saved in list_saved(self._folder)), -1)
-        for stored in list_stored(self._bucket):
+        for stored in list_stored(bucket):
             if stored.manifest.step <= here:
                 return
             try:
-                fetch_files(self._bucket, stored, stored.manifest.files, self._folder, Disk())
+                fetch_files(bucket, stored, stored.manifest.files, self._folder, Disk())
             except Damaged:
-                lay_aside(self._bucket, stored.name)
+                lay_aside(bucket, stored.name)
                 continue
             show(stored, self._folder, Disk())
             return
 
     def look(self) -> None:
-        if self._sending is not None:
-            self._sending.look()
+        for sending in self._sendings:
+            sending.look()
 
     def close(self, *, wait_s: float | None) -> None:
-        if self._sending is not None:
-            self._sending.close(wait_s=wait_s)
+        from windlass.job.checkpoint.stores.sending import close_all
+
+        close_all(self._sendings, wait_s=wait_s)
 
 
 @contextmanager

@@ -137,7 +137,7 @@ class Checkpoints:
         self._peers = Peers()
         if problems := [text for text in self._peers.gather(make_folder(self.folder)) if text]:
             raise InvalidInput(f"the folder of checkpoints cannot be made: {problems[0]}; give a `folder` that can")
-        if self._in_store.get("store"):
+        if self._in_store.get("store") or self._in_store.get("stores"):
             from windlass.job.checkpoint.stores.tier import open_tier
 
             self._store = open_tier(self._in_store, self.folder, self._keep, self._peers)

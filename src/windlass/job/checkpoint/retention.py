@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from windlass.core.errors import InvalidInput
 from windlass.core.manifest import Manifest
+from windlass.core.quantities import parse_duration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,12 +47,21 @@ def _is_time(value: Any) -> bool:
 
 
 # Names of the spec's `checkpoint`, and ours.
-_IN_SPECS = {"keep": "last", "keep_every": "every_steps", "best": "best", "best_is": "best_is"}
+_IN_SPECS = {
+    "keep": "last",
+    "keep_every": "every_steps",
+    "keep_for": "newer_than_s",
+    "best": "best",
+    "best_is": "best_is",
+}
 
 
-def kept(wanted: Mapping[str, Any]) -> Keep:
+def kept(wanted: Mapping[str, Any], usual: Keep | None = None) -> Keep:
     """As the spec says; what it does not say is as usual."""
-    return Keep(**{name: wanted[key] for key, name in _IN_SPECS.items() if key in wanted})
+    said = {name: wanted[key] for key, name in _IN_SPECS.items() if wanted.get(key) is not None}
+    if "newer_than_s" in said:
+        said["newer_than_s"] = parse_duration(said["newer_than_s"])
+    return replace(usual or Keep(), **said)
 
 
 def decide_retention(manifests: Iterable[Manifest], keep: Keep, *, now: float) -> list[Manifest]:

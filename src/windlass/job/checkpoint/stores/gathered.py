@@ -50,7 +50,7 @@ class FirstNodeSender(WholeSender):
     def _send_next(self, *, closing: bool) -> bool:
         if self._underway is None:
             parts = _parts(self._folder)
-            name = self._chosen({name: saved.manifest for name, saved in parts.items()})
+            name = self._chosen({name: saved.manifest for name, saved in parts.items()}, closing=closing)
             if name is None:
                 return False
             began = time.monotonic()

@@ -8,11 +8,13 @@ import select
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import windlass
-from windlass.core.manifest import parse_manifest
+from windlass.core.manifest import Tier, parse_manifest
+from windlass.job.checkpoint.folder import list_parts, list_saved
 from windlass.job.checkpoint.stores.settings import UploaderSettings
 from windlass.job.session import Session, session
 
@@ -27,6 +29,9 @@ class Sending:
     def __init__(self, settings: UploaderSettings, *, mine: Session | None = None) -> None:
         self._settings = settings
         self._session = mine or session()
+        self._is_closing = False
+        self._stored_step: int | None = None  # the newest that is known to be there
+        self._trouble: str | None = None  # with the store, since something was last stored
         self._begin()
 
     @property
@@ -39,23 +44,40 @@ class Sending:
             self._process.wait()
             self._begin()
 
-    def close(self, *, wait_s: float | None) -> None:
-        """Tell it to end after what is due; wait for that, or leave it to finish alone."""
+    def finish(self) -> None:
+        """Tell it to end after what is due."""
+        if self._is_closing:
+            return
+        self._is_closing = True
         if self._process.poll() is not None:
             self._hear(0.0)
             self._begin()  # it was killed: what is due is still due
         assert self._process.stdin is not None
         self._process.stdin.close()
+
+    def close(self, *, wait_s: float | None) -> None:
+        """Have it end after what is due; wait for that, or leave it to finish alone."""
+        self.finish()
         deadline = None if wait_s is None else time.monotonic() + wait_s
         while self._hear(None if deadline is None else max(0.0, deadline - time.monotonic())):
             if deadline is not None and time.monotonic() >= deadline:
                 _left_alone.append(self._process)
+                self._tell_of_missing("the run had to end, and its node goes on sending for as long as it may")
                 return
         if code := self._process.wait():
-            self._session.alert(
-                "checkpoint-store", f"the uploader ended with {code}: the newest checkpoint may not be in the store"
-            )
+            self._tell_of_missing(self._trouble or f"the uploader ended with {code}")
         self._shut()
+
+    def _tell_of_missing(self, why: str) -> None:
+        """A kind of its own: what was said of the store before must not hold it back."""
+        list_newest = list_saved if self._settings.nodes == 1 else list_parts
+        newest = max((saved.manifest.step for saved in list_newest(Path(self._settings.folder))), default=None)
+        if newest is None or newest == self._stored_step:
+            return
+        what = f"step {newest}" if self._settings.node == 0 else f"the part of step {newest} that is on this node"
+        known = "" if self._stored_step is None else f", the newest there is step {self._stored_step}"
+        message = f"{what} is not in {self._settings.address}{known}: {why}"
+        self._session.alert("checkpoint-not-stored", message, newest)
 
     def _begin(self) -> None:
         root = str(Path(windlass.__file__).resolve().parents[1])
@@ -86,7 +108,8 @@ class Sending:
         mine, what = self._session, said["what"]
         if what == "stored":
             manifest = parse_manifest(json.dumps(said["manifest"]))
-            mine.checkpoint(self._at(said["name"]), manifest, tier="store")
+            mine.checkpoint(self._at(said["name"]), manifest, tier=Tier.STORE)
+            self._trouble, self._stored_step = None, max(manifest.step, self._stored_step or 0)
             if "took_s" in said:
                 took = {"checkpoint_upload_s": said["took_s"], "checkpoint_upload_bytes": float(said["sent_bytes"])}
                 mine.note_metrics(manifest.step, took)
@@ -98,6 +121,7 @@ class Sending:
             mine.alert("checkpoint-damaged", f"{said['why']}; it does not go to the store", step=said["step"])
             mine.checkpoint_corrupt(said["folder"], said["why"])
         else:
+            self._trouble = said["why"]
             mine.alert("checkpoint-store", said["why"])
 
     def _at(self, name: str) -> str:
@@ -106,6 +130,15 @@ class Sending:
     def _shut(self) -> None:
         assert self._process.stdout is not None
         self._process.stdout.close()
+
+
+def close_all(sendings: Sequence[Sending], *, wait_s: float | None) -> None:
+    """At once: none waits for another."""
+    deadline = None if wait_s is None else time.monotonic() + wait_s
+    for sending in sendings:
+        sending.finish()
+    for sending in sendings:
+        sending.close(wait_s=None if deadline is None else max(0.0, deadline - time.monotonic()))
 
 
 _left_alone: list[subprocess.Popen[bytes]] = []  # or Python would warn of children that nobody waits for

@@ -1,26 +1,26 @@
-"""A run's store as its ranks see it: what is newer there is brought into the folder, and what is saved goes there."""
+"""A run's stores as its ranks see them: what is newer there is brought into the folder; what is saved goes there."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from windlass.blobs.bucket import open_bucket
+from windlass.blobs.bucket import Bucket, open_bucket
 from windlass.blobs.stored import Stored, lay_aside, list_stored
-from windlass.core.errors import Unavailable, WindlassError
+from windlass.core.errors import StoreRefused, Unavailable, WindlassError
 from windlass.job.checkpoint.disk import Disk
 from windlass.job.checkpoint.folder import Damaged, discard, list_saved
 from windlass.job.checkpoint.peers import Peers
 from windlass.job.checkpoint.retention import Keep
-from windlass.job.checkpoint.stores.choice import StoreChoice, choose_store
+from windlass.job.checkpoint.stores.choice import StoreChoice, choose_stores
 from windlass.job.checkpoint.stores.fetching import fetch_files, show
 from windlass.job.checkpoint.stores.neighbours import Neighbours, find_neighbours
-from windlass.job.checkpoint.stores.sending import Sending
-from windlass.job.checkpoint.stores.settings import UploaderSettings
+from windlass.job.checkpoint.stores.reports import told_of
+from windlass.job.checkpoint.stores.sending import Sending, close_all
 from windlass.job.session import session
 
 _PATIENCE_S = 300.0  # with a store that is away, when the folder has nothing
@@ -29,30 +29,31 @@ _PAUSE_S = 2.0
 
 def open_tier(wanted: Mapping[str, Any], folder: Path, keep: Keep, peers: Peers) -> StoreTier | None:
     """Every rank calls it; None if the run wants no store."""
-    choice = choose_store(wanted, session().run_id)
-    return None if choice is None else StoreTier(choice, folder, keep, peers)
+    choices = choose_stores(wanted, session().run_id, keep=keep)
+    return StoreTier(choices, folder, peers) if choices else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Newer:
+    """What is to be brought from the store of this number; or why none can be told of."""
+
+    number: int = 0
+    stored: Stored | None = None
+    trouble: str | None = None
 
 
 class StoreTier:
-    """Every rank has one; `bring_newer` is for all of them together."""
+    """Every rank has one, for all stores of the run; `bring_newer` is for all of them together."""
 
-    def __init__(self, choice: StoreChoice, folder: Path, keep: Keep, peers: Peers) -> None:
+    def __init__(self, choices: Sequence[StoreChoice], folder: Path, peers: Peers) -> None:
         self._folder = folder
-        self._bucket = open_bucket(choice.address, endpoint=choice.endpoint, environ=os.environ)
+        self._buckets = [open_bucket(one.address, endpoint=one.endpoint, environ=os.environ) for one in choices]
         self._peers = peers
         folder.mkdir(parents=True, exist_ok=True)
         self.neighbours: Neighbours = find_neighbours(folder, peers)
-        self._settings = UploaderSettings(
-            folder=str(folder),
-            address=self._bucket.address,
-            endpoint=choice.endpoint,
-            every=choice.every,
-            keep=asdict(keep if choice.keep is None else replace(keep, last=choice.keep)),
-            bytes_per_s=choice.bytes_per_s,
-            node=self.neighbours.number,
-            nodes=self.neighbours.count,
-        )
-        self._sending: Sending | None = None
+        node, nodes = self.neighbours.number, self.neighbours.count
+        self._settings = [one.settings(folder, node=node, nodes=nodes) for one in choices]
+        self._sendings: list[Sending] = []
 
     @property
     def group(self) -> list[int]:
@@ -60,23 +61,25 @@ class StoreTier:
         return [] if self.neighbours.share_one_folder else list(self.neighbours.ranks)
 
     def bring_newer(self, *, than: int | None = None) -> None:
-        """Have in every folder what the store has newer than the first rank's folder (and than that step), if
-        anything. What is damaged there is laid aside. Raises Unavailable if the store cannot be asked and there is
-        nothing to go on from: no such step, and no folder of all ranks with a checkpoint."""
+        """Have in every folder what a store has newer than the first rank's folder (and than that step), if anything.
+        What is damaged there is laid aside. Raises Unavailable if a store cannot be asked and there is nothing to go
+        on from: no such step, no folder of all ranks with a checkpoint, and none in another store."""
         while True:
             here = self._newest_here(than)
-            stored, trouble = self._peers.from_first(self._newer(here, than) if self._peers.rank == 0 else (None, None))
-            if trouble is not None:
-                raise Unavailable(trouble, hint="nothing is known of the run's checkpoints, so it does not begin anew")
-            if stored is None:
+            found: _Newer = self._peers.from_first(self._newer(here, than) if self._peers.rank == 0 else _Newer())
+            if found.trouble is not None:
+                hint = "nothing is known of the run's checkpoints, so it does not begin anew"
+                raise Unavailable(found.trouble, hint=hint)
+            if found.stored is None:
                 return
-            damage = self._fetch(stored)
+            bucket, stored = self._buckets[found.number], found.stored
+            damage = self._fetch(bucket, stored)
             if damage is None:
                 return
             if self._peers.rank == 0:
                 session().alert("checkpoint-damaged", f"{damage}; going on from another", step=stored.manifest.step)
-                session().checkpoint_corrupt(self._bucket.at(stored.name), damage)
-                lay_aside(self._bucket, stored.name)
+                session().checkpoint_corrupt(bucket.at(stored.name), damage)
+                lay_aside(bucket, stored.name)
 
     def start(self) -> None:
         """Begin to send, on the ranks that do that."""
@@ -85,17 +88,16 @@ class StoreTier:
         if not self.neighbours.share_one_folder:
             for old in list_saved(self._folder)[1:]:
                 discard(old.path, Disk())  # brought here once; nothing else would remove it
-        self._sending = Sending(self._settings)
+        self._sendings = [Sending(settings) for settings in self._settings]
 
     def look(self) -> None:
-        if self._sending is not None:
-            self._sending.look()
+        for sending in self._sendings:
+            sending.look()
 
     def close(self, *, wait_s: float | None) -> None:
         """Have sent what is due; wait for that, or leave it to be finished alone."""
-        if self._sending is not None:
-            self._sending.close(wait_s=wait_s)
-            self._sending = None
+        close_all(self._sendings, wait_s=wait_s)
+        self._sendings = []
 
     def _newest_here(self, than: int | None) -> int | None:
         """The newest step that is in all folders, or `than`."""
@@ -104,29 +106,43 @@ class StoreTier:
             mine = set.intersection(*self._peers.gather(mine))
         return max(mine if than is None else {*mine, than}, default=None)
 
-    def _newer(self, here: int | None, than: int | None) -> tuple[Stored | None, str | None]:
-        """What to fetch, or why it cannot be told."""
-        deadline = time.monotonic() + _PATIENCE_S
+    def _newer(self, here: int | None, than: int | None) -> _Newer:
+        # All ranks have it: in the folder, or in their nodes' memory.
+        has_another = here is not None and (self.neighbours.share_one_folder or than is not None)
+        deadline, told = time.monotonic() + _PATIENCE_S, set[int]()
         while True:
-            try:
-                newest = next(iter(list_stored(self._bucket)), None)
-                return (newest if newest and (here is None or newest.manifest.step > here) else None), None
-            except WindlassError as error:
-                session().alert("checkpoint-store", error.message)
-                if here is not None and (self.neighbours.share_one_folder or than is not None):
-                    return None, None  # all ranks have that: in the folder, or in their nodes' memory
-                if time.monotonic() > deadline:
-                    return None, error.message
-                time.sleep(_PAUSE_S)
+            there, troubles = self._look_into_all()
+            for number in troubles.keys() - told:
+                session().alert("checkpoint-store", told_of(troubles[number]))
+            told |= troubles.keys()
+            newest = max(there, key=_age, default=None)
+            if newest is not None and newest.stored and (here is None or newest.stored.manifest.step > here):
+                return newest
+            if not troubles or has_another:
+                return _Newer()
+            refused = next((error for error in troubles.values() if isinstance(error, StoreRefused)), None)
+            if refused is not None or time.monotonic() > deadline:
+                return _Newer(trouble=told_of(refused or next(iter(troubles.values()))))
+            time.sleep(_PAUSE_S)
 
-    def _fetch(self, stored: Stored) -> str | None:
+    def _look_into_all(self) -> tuple[list[_Newer], dict[int, WindlassError]]:
+        """The newest of each store that answers, and what is wrong with the others."""
+        found, troubles = list[_Newer](), dict[int, WindlassError]()
+        for number, bucket in enumerate(self._buckets):
+            try:
+                found += [_Newer(number=number, stored=one) for one in list_stored(bucket)[:1]]
+            except WindlassError as error:
+                troubles[number] = error
+        return found, troubles
+
+    def _fetch(self, bucket: Bucket, stored: Stored) -> str | None:
         """Each rank brings its share of the files into its folder. What is wrong with them in the store, if so."""
         began, mine, size = time.monotonic(), self.neighbours, 0
         damage: str | None = None
         trouble: str | None = None
         try:
             files = stored.manifest.files[mine.place :: mine.size]
-            size = fetch_files(self._bucket, stored, files, self._folder, Disk(), near=mine.near(stored))
+            size = fetch_files(bucket, stored, files, self._folder, Disk(), near=mine.near(stored))
         except Damaged as error:
             damage = str(error)
         except (WindlassError, OSError) as error:
@@ -135,7 +151,7 @@ class StoreTier:
         if found := next((one for one, _, _ in everyone if one), None):
             return found
         if found := next((one for _, one, _ in everyone if one), None):
-            raise Unavailable(f"{self._bucket.at(stored.name)} could not be fetched: {found}")
+            raise Unavailable(f"{bucket.at(stored.name)} could not be fetched: {found}")
         if mine.is_lead:
             show(stored, self._folder, Disk())
         self._peers.gather(None)  # nobody looks before it is there
@@ -144,3 +160,9 @@ class StoreTier:
             took = {"checkpoint_fetch_s": time.monotonic() - began, "checkpoint_fetch_bytes": came}
             session().note_metrics(stored.manifest.step, took)
         return None
+
+
+def _age(found: _Newer) -> tuple[int, float, int]:
+    """Of equals the first store's: it is the nearest, if they were named in that order."""
+    assert found.stored is not None
+    return found.stored.manifest.step, found.stored.manifest.created_at, -found.number

@@ -1,4 +1,5 @@
-"""The uploader: a process, one per folder, that sends what becomes visible there to the store, and clears up there.
+"""The uploader: a process, one per folder and store, that sends what becomes visible in the one to the other, and
+clears up there.
 
 It goes by the folder and the store alone, so it does not matter which of its forerunners died where. It says what it
 did on its standard output, a JSON line each, and ends when its standard input does, after it has sent what is due.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import hashlib
 import os
 import signal
 import sys
@@ -18,14 +20,13 @@ from typing import Protocol
 
 from windlass.agent.kernel import give_way
 from windlass.blobs.bucket import Bucket, open_bucket
-from windlass.core.errors import WindlassError
+from windlass.core.errors import StoreRefused, WindlassError
 from windlass.job.checkpoint.stores.gathered import FirstNodeSender, OtherNodeSender
-from windlass.job.checkpoint.stores.reports import say
+from windlass.job.checkpoint.stores.reports import say, told_of
 from windlass.job.checkpoint.stores.settings import UploaderSettings, read_settings
 from windlass.job.checkpoint.stores.throttle import Throttle
 from windlass.job.checkpoint.stores.whole import WholeSender
 
-LOCK = ".uploader.lock"
 _LOOK_EVERY_S = 0.5
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _LAST_PAUSE_S = 0.25, 60.0, 0.25  # the last: while somebody waits for us
 _PATIENCE_S = 120.0  # with a store that is away, once training is over
@@ -71,13 +72,26 @@ def run(sender: Sender, closing: threading.Event, lock: Path) -> int:
             pause_s, since = _FIRST_PAUSE_S, None
             closing.wait(sender.look_every_s)
         except (WindlassError, OSError) as error:
-            since = since or time.monotonic()
-            say("trouble", why=str(getattr(error, "message", error)))
-            if was_closing and time.monotonic() - since > (_TIDYING_S if is_sent else _PATIENCE_S):
+            if since is None:  # told once, however often it is tried until the store is back
+                since = time.monotonic()
+                say("trouble", why=told_of(error))
+            if was_closing and time.monotonic() - since > _patience_s(error, is_sent=is_sent):
                 return 0 if is_sent else 1
             if closing.wait(pause_s):
                 time.sleep(min(pause_s, _LAST_PAUSE_S))
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+def _patience_s(error: Exception, *, is_sent: bool) -> float:
+    if is_sent:
+        return _TIDYING_S
+    return 0.0 if isinstance(error, StoreRefused) else _PATIENCE_S
+
+
+def lock_of(settings: UploaderSettings) -> Path:
+    """Each store of a folder has an uploader of its own."""
+    digest = hashlib.sha256(settings.address.encode()).hexdigest()
+    return Path(settings.folder) / f".uploader-{digest[:8]}.lock"
 
 
 _held: list[int] = []  # the lock, until this process ends
@@ -124,5 +138,5 @@ def main(text: str) -> None:
     threading.Thread(target=listen, daemon=True).start()
     _be_humble()
     bucket = open_bucket(settings.address, endpoint=settings.endpoint, environ=os.environ, retries=settings.retries)
-    code = run(choose_sender(settings, bucket, throttle), closing, Path(settings.folder) / LOCK)
+    code = run(choose_sender(settings, bucket, throttle), closing, lock_of(settings))
     os._exit(code)  # the thread may still be reading

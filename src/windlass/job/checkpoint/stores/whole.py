@@ -45,9 +45,9 @@ class WholeSender:
                 say("stored", name=name, manifest=asdict(manifest))
         return self._send_next(closing=closing)
 
-    def _send_next(self, *, closing: bool) -> bool:  # noqa: ARG002  for those who wait for others
+    def _send_next(self, *, closing: bool) -> bool:
         names = {stored_name(saved.manifest): saved for saved in list_saved(self._folder)}
-        name = self._chosen({name: saved.manifest for name, saved in names.items()})
+        name = self._chosen({name: saved.manifest for name, saved in names.items()}, closing=closing)
         if name is None:
             return False
         began = time.monotonic()
@@ -56,11 +56,12 @@ class WholeSender:
             self._commit(name, names[name].manifest, took_s=time.monotonic() - began, sent_bytes=sent)
         return True
 
-    def _chosen(self, there: Mapping[str, Manifest]) -> str | None:
+    def _chosen(self, there: Mapping[str, Manifest], *, closing: bool) -> str | None:
+        """The last one of a run goes whatever the interval says, also if it was saved by an interval."""
         assert self._stored is not None
         good = {id(manifest): name for name, manifest in there.items() if name not in self._spoilt}
         able = [manifest for manifest in there.values() if id(manifest) in good]
-        chosen = decide_upload(able, self._stored.values(), self._every)
+        chosen = decide_upload(able, self._stored.values(), None if closing else self._every)
         return None if chosen is None else good[id(chosen)]
 
     def _send(self, name: str, saved: Saved) -> int | None:

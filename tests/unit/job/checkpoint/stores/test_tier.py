@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,9 @@ pytest.importorskip("obstore")
 from torch import nn  # noqa: E402
 
 from windlass.blobs.bucket import Bucket, open_bucket  # noqa: E402
-from windlass.blobs.stored import list_stored  # noqa: E402
+from windlass.blobs.stored import Stored, list_stored  # noqa: E402
 from windlass.checkpoints.export import export_weights  # noqa: E402
-from windlass.core.errors import InvalidInput, Unavailable  # noqa: E402
+from windlass.core.errors import InvalidInput, StoreRefused, Unavailable  # noqa: E402
 from windlass.core.manifest import SaveReason  # noqa: E402
 from windlass.job.checkpoint.checkpoints import checkpoints  # noqa: E402
 from windlass.job.checkpoint.folder import check_hashes, list_saved  # noqa: E402
@@ -34,7 +35,7 @@ def bucket(tmp_path: Path) -> Bucket:
     return open_bucket(f"file://{tmp_path}/store", environ={})
 
 
-def train(folder: Path, store: str, total: int, *, every: int = 2) -> tuple[int, nn.Module]:
+def train(folder: Path, store: str | None, total: int, *, every: int = 2) -> tuple[int, nn.Module]:
     """Where it began, and what came of it. Every step changes the weights in its own way."""
     torch.manual_seed(0)
     model = nn.Linear(4, 4)
@@ -121,6 +122,71 @@ def test_a_store_that_is_away_ends_no_run_whose_nodes_have_all_in_memory(
     assert "checkpoint-store" in capsys.readouterr().err
     with pytest.raises(Unavailable, match="away"):
         opened.bring_newer()
+
+
+def test_a_store_that_refuses_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the patience that it has for one that is away this would take minutes."""
+    refused = StoreRefused("s3://b refuses access", hint="check the credentials")
+    monkeypatch.setattr(tier, "list_stored", lambda _: (_ for _ in ()).throw(refused))
+    monkeypatch.setattr(tier.time, "sleep", lambda _: pytest.fail("it waits"))
+    with pytest.raises(Unavailable, match="refuses access; check the credentials"):
+        train(tmp_path / "one", f"file://{tmp_path}/store", 2)
+    assert capsys.readouterr().err.count("checkpoint-store") == 1
+
+
+@pytest.fixture
+def two_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Bucket]]:
+    """As a spec says it; the second gets and keeps less."""
+    addresses = [f"file://{tmp_path}/near", f"file://{tmp_path}/far"]
+    stores = [{"at": addresses[0], "keep": 2}, {"at": addresses[1], "every": 1000, "keep": 1}]
+    session.cache_clear()
+    monkeypatch.setenv("WINDLASS_CHECKPOINT", json.dumps({"keep": 1, "stores": stores}))
+    yield [open_bucket(address, environ={}) for address in addresses]
+    session.cache_clear()
+
+
+def steps_in(bucket: Bucket) -> list[int]:
+    return [one.manifest.step for one in list_stored(bucket)]
+
+
+def test_several_stores_have_each_an_interval_and_a_retention(two_stores: list[Bucket], tmp_path: Path) -> None:
+    near, far = two_stores
+    for total in (2, 3, 5):
+        train(tmp_path / "one", None, total)
+    assert [saved.manifest.step for saved in list_saved(tmp_path / "one")] == [5]
+    assert steps_in(near)[0] == 5
+    assert len(steps_in(near)) == 2
+    assert steps_in(far) == [5]
+    shutil.rmtree(tmp_path / "one")
+    shutil.rmtree(tmp_path / "near")
+    first, _ = train(tmp_path / "one", None, 6)
+    assert first == 5  # from the one that has it
+    assert [steps_in(bucket)[0] for bucket in two_stores] == [6, 6]
+
+
+def test_one_of_several_stores_may_be_away(
+    two_stores: list[Bucket], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    near, far = two_stores
+    train(tmp_path / "one", None, 3)
+    shutil.rmtree(tmp_path / "one")
+
+    def list_some(bucket: Bucket) -> list[Stored]:
+        if bucket.address == near.address:
+            raise Unavailable("the near one is away")
+        return list_stored(bucket)
+
+    monkeypatch.setattr(tier, "list_stored", list_some)
+    assert train(tmp_path / "one", None, 3)[0] == 3
+    assert "the near one is away" in capsys.readouterr().err
+    shutil.rmtree(tmp_path / "one")
+    shutil.rmtree(tmp_path / "far")
+    far.put("nothing", b"")
+    monkeypatch.setattr(tier, "_PATIENCE_S", 0.0)
+    with pytest.raises(Unavailable, match="the near one is away"):  # it may have one, and no other has
+        train(tmp_path / "one", None, 3)
 
 
 @pytest.mark.parametrize("wanted", [{"compress": "zlib"}, {"compress": "zstd", "encrypt": True}])

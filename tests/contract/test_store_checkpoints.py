@@ -215,7 +215,7 @@ def test_what_the_server_cannot_see_stays_as_it_is(
     for which in ("1", "2"):
         unseen = catalogue.verify(run_id, which)
         assert (unseen.finding, unseen.checkpoint.state) == ("unseen", "available")
-        assert catalogue.show(run_id, which).files is None
+        assert [file.name for file in catalogue.show(run_id, which).files or ()] == ["part"]  # as the job has told
     with pytest.raises(Conflict, match="cannot be seen from the server's machine") as refused:
         catalogue.remove(run_id, "1", forget=False)
     assert refused.value.hint == "--forget only takes it off the list"
@@ -319,3 +319,46 @@ def test_lines_that_are_no_notes_cost_nothing(
 
 def _fields(manifest: Manifest) -> dict[str, Any]:
     return {name: getattr(manifest, name) for name in Manifest.__slots__}
+
+
+def test_what_a_job_tells_of_files_and_epoch_is_known_without_the_folder(
+    catalogue: CheckpointService, database: Database, run_id: str, spool: Path, tmp_path: Path
+) -> None:
+    _, manifest = save(tmp_path / "c", run_id, 1, epoch=2.75)
+    session = job(run_id, spool)
+    session.checkpoint("/nowhere/on/this/machine/step-1", manifest)
+    collect(database, run_id, spool)
+    shown = catalogue.show(run_id, "1")
+    assert shown.checkpoint.epoch == 2
+    assert shown.files is not None
+    assert [(file.name, file.size_bytes, file.sha256) for file in shown.files] == [
+        (file.name, file.size_bytes, file.sha256) for file in manifest.files
+    ]
+    session.checkpoint_removed("/nowhere/on/this/machine/step-1")
+    collect(database, run_id, spool)
+    assert catalogue.show(run_id, "1").files is None  # nobody wants that of what is gone
+    session.checkpoint("/nowhere/on/this/machine/step-1", manifest)  # brought back
+    collect(database, run_id, spool)
+    again = job(run_id, spool.with_name("node-1"))
+    spool.with_name("node-1").mkdir()
+    again.checkpoint("/nowhere/on/this/machine/step-1", manifest)
+    collect(database, run_id, spool.with_name("node-1"), attempt=2)
+    assert (catalogue.show(run_id, "1").checkpoint.state, len(catalogue.show(run_id, "1").files or ())) == (
+        "available",
+        1,
+    )
+
+
+def test_notes_without_files_are_read_and_the_folder_is_looked_into(
+    catalogue: CheckpointService, database: Database, run_id: str, spool: Path, tmp_path: Path
+) -> None:
+    """As jobs of an older version write them, and those with very many files."""
+    job(run_id, spool).checkpoint(*save(tmp_path / "c", run_id, 1))
+    path = spool / metrics_spool(0)
+    note = json.loads(path.read_text())
+    assert note["c"].pop("parts")
+    path.write_text(json.dumps(note) + "\n")
+    collect(database, run_id, spool)
+    assert [file.name for file in catalogue.show(run_id, "1").files or ()] == ["part"]
+    (tmp_path / "c").rename(tmp_path / "away")
+    assert catalogue.show(run_id, "1").files is None

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from windlass.checkpoints.choice import NEAREST
 from windlass.checkpoints.types import CheckpointRecord, CheckpointState, checkpoint_id
+from windlass.core.manifest import PartFile
 from windlass.core.quantities import format_count, format_size
 from windlass.tracking.saves import FoundCorrupt, Listed, Removed, Saved, SaveNote
 
@@ -28,6 +29,7 @@ class CatalogueChanges:
     new: tuple[CheckpointRecord, ...] = ()
     changed: tuple[CheckpointRecord, ...] = ()  # known before, in another state now
     stories: tuple[Story, ...] = ()
+    files: Mapping[str, tuple[PartFile, ...]] = field(default_factory=dict)  # by id, of those that are there now
 
 
 class _Catalogue:
@@ -38,6 +40,7 @@ class _Catalogue:
         self.attempt = attempt
         self.now: dict[str, CheckpointRecord] = {}  # by id
         self.stories: list[Story] = []
+        self.files: dict[str, tuple[PartFile, ...]] = {}
         self._there: dict[str, list[str]] = {}  # ids of those that are not deleted, by folder
         for record in known:
             self._put(record)
@@ -55,7 +58,7 @@ class _Catalogue:
     def _save(self, note: Saved) -> None:
         made = checkpoint_id(self.run_id, note.folder, note.created_at)
         if made in self.now:
-            self._meet_again(self.now[made])
+            self._meet_again(self.now[made], note)
             return
         self._clear(note.folder, f"replaced by attempt {self.attempt}")
         saved = CheckpointRecord(
@@ -63,6 +66,7 @@ class _Catalogue:
             run_id=self.run_id,
             attempt=self.attempt,
             step=note.step,
+            epoch=note.epoch,
             location=note.folder,
             tier=note.tier,
             size_bytes=note.size_bytes,
@@ -78,16 +82,22 @@ class _Catalogue:
             verified_at=None,
         )
         self._put(saved)
+        self._list_files(made, note)
         size = f"{format_size(note.size_bytes)} in {format_count(note.file_count, 'file')}"
         what = "saved" if note.tier == NEAREST else f"brought to the {note.tier}:"
         self.stories.append(
             Story(at=note.at, message=f"{what} step {note.step:,}: {size} ({note.reason})", checkpoint=saved)
         )
 
-    def _meet_again(self, known: CheckpointRecord) -> None:
+    def _meet_again(self, known: CheckpointRecord, note: Saved) -> None:
         """Told again; what has become of it since stands, unless a later attempt has brought it back from a store."""
         if known.state is CheckpointState.DELETED and self.attempt > known.attempt:
             self._put(replace(known, state=CheckpointState.AVAILABLE, detail=None))
+            self._list_files(known.id, note)
+
+    def _list_files(self, id: str, note: Saved) -> None:
+        if note.parts is not None:
+            self.files[id] = note.parts
 
     def _put(self, record: CheckpointRecord) -> None:
         self.now[record.id] = record
@@ -127,4 +137,5 @@ def decide_changes(
         new=tuple(record for id, record in after.items() if id not in before),
         changed=tuple(record for id, record in after.items() if id in before and record != before[id]),
         stories=tuple(catalogue.stories[-_MOST_STORIES:]),
+        files={id: files for id, files in catalogue.files.items() if after[id].state is not CheckpointState.DELETED},
     )

@@ -23,6 +23,7 @@ from windlass.checkpoints.types import CheckpointRecord, CheckpointState
 from windlass.core.clock import Clock
 from windlass.core.errors import Conflict, NotFound
 from windlass.core.integrity import Finding, Integrity
+from windlass.core.manifest import PartFile
 from windlass.db.database import Database
 from windlass.runs.records import RunRecord
 from windlass.runs.service import RunService
@@ -54,8 +55,11 @@ class CheckpointService:
 
     def show(self, ref: str, which: str) -> wire.CheckpointDetail:
         run, good, record = self._find(ref, which)
-        seen = _look(run, record, contents=False)
-        files = [wire.FileView(**_fields(part)) for part in seen.manifest.files] if seen.manifest else None
+        with self._db.read() as tx:
+            parts: Sequence[PartFile] | None = store.load_files(tx, record.id)
+        if parts is None and (manifest := _look(run, record, contents=False).manifest) is not None:
+            parts = manifest.files
+        files = None if parts is None else [wire.FileView(**_fields(part)) for part in parts]
         return wire.CheckpointDetail(checkpoint=self._view_of(run, good, record), files=files)
 
     def verify(self, ref: str, which: str) -> wire.Verification:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, insert, select, update
+from sqlalchemy import Connection, Row, and_, delete, insert, select, update
 
-from windlass.checkpoints.arrivals import Story, decide_changes
-from windlass.checkpoints.tables import checkpoints
+from windlass.checkpoints.arrivals import CatalogueChanges, Story, decide_changes
+from windlass.checkpoints.tables import checkpoint_files, checkpoints
 from windlass.checkpoints.types import CheckpointRecord, CheckpointState, transition
 from windlass.core.errors import Conflict
 from windlass.core.ids import attempt_id
+from windlass.core.manifest import PartFile
 from windlass.runs import store as runs
 from windlass.runs.bulk import in_parts
 from windlass.runs.types import EventKind
@@ -40,8 +41,18 @@ def record_notes(tx: Connection, run_id: str, source: str, notes: Sequence[SaveN
     before = {record.id: record for record in known}
     for record in changes.changed:
         move(tx, before[record.id], record.state, detail=record.detail)
+    _keep_files(tx, changes)
     for story in changes.stories:
         tell(tx, story)
+
+
+def _keep_files(tx: Connection, changes: CatalogueChanges) -> None:
+    for record in changes.changed:  # one that is back: a server of the version before has left its list
+        if record.id in changes.files:
+            tx.execute(delete(checkpoint_files).where(checkpoint_files.c.checkpoint_id == record.id))
+    rows = [{"checkpoint_id": id, "files": [astuple(file) for file in files]} for id, files in changes.files.items()]
+    if rows:
+        tx.execute(insert(checkpoint_files), rows)
 
 
 def tell(tx: Connection, story: Story) -> None:
@@ -72,6 +83,14 @@ def move(
     unchanged = (checkpoints.c.id == record.id, checkpoints.c.state == record.state)
     if tx.execute(update(checkpoints).where(*unchanged).values(**values)).rowcount != 1:
         raise Conflict(f"checkpoint {record.id} was changed by someone else at the same moment", hint="try again")
+    if state is CheckpointState.DELETED:
+        tx.execute(delete(checkpoint_files).where(checkpoint_files.c.checkpoint_id == record.id))
+
+
+def load_files(tx: Connection, checkpoint: str) -> list[PartFile] | None:
+    """What it consists of; None if nobody has told."""
+    found = tx.execute(select(checkpoint_files.c.files).where(checkpoint_files.c.checkpoint_id == checkpoint)).scalar()
+    return None if found is None else [PartFile(name=name, size_bytes=size, sha256=sha) for name, size, sha in found]
 
 
 def load_good(tx: Connection, run_id: str, *, lock: bool = False) -> list[CheckpointRecord]:

@@ -1,4 +1,4 @@
-"""The table of checkpoints."""
+"""The tables of checkpoints, and of what those that are there consist of: lists that nobody wants all of at once."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ checkpoints = Table(
     Column("run_id", String(32), ForeignKey("runs.id"), nullable=False),
     Column("attempt", Integer, nullable=False),
     Column("step", BigInteger, nullable=False),
+    Column("epoch", BigInteger),
     Column("location", Text, nullable=False),
     Column("tier", String(32), nullable=False),
     Column("size_bytes", BigInteger, nullable=False),
@@ -28,4 +29,11 @@ checkpoints = Table(
     Column("verified_at", Seconds),
     Index("ix_checkpoints_run_step", "run_id", "step"),
     Index("ix_checkpoints_run_state", "run_id", "state", "step"),
+)
+
+checkpoint_files = Table(
+    "checkpoint_files",
+    metadata,
+    Column("checkpoint_id", String(32), ForeignKey("checkpoints.id"), primary_key=True),
+    Column("files", Json, nullable=False),  # name, size and sha256 of each
 )

@@ -55,6 +55,7 @@ class CheckpointRecord:
     detail: str | None  # why it is corrupt or gone
     created_at: float
     verified_at: float | None  # when its files were last found as they should be
+    epoch: int | None = None
 
     @property
     def is_good(self) -> bool:

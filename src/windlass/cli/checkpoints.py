@@ -110,6 +110,7 @@ def _put_facts(found: CheckpointDetail) -> None:
     lines = Record(paint_for(sys.stdout), width_of(sys.stdout))
     lines.put("why", one.detail, "red" if one.state == "corrupt" else "dim")
     lines.put("run", f"{one.run_id}, attempt {one.attempt}")
+    lines.put("epoch", "" if one.epoch is None else f"{one.epoch:,}")
     lines.put("saved", f"{_ago(one, time.time())} ago, {one.reason}")
     verified = one.verified_at and f"{format_duration(max(0.0, time.time() - one.verified_at))} ago"
     lines.put("verified", verified or "never")
@@ -122,7 +123,7 @@ def _put_facts(found: CheckpointDetail) -> None:
         state = "" if place.state == "available" else f"  {lines.paint(_why(place), *_STYLES.get(place.state, ()))}"
         lines.lines.append(f"  {lines.paint(place.tier.ljust(12), 'dim')}{place.location}{state}")
     if found.files is None:
-        lines.put("files", "the server cannot see that place")
+        lines.put("files", "nobody has told, and the server cannot see that place")
     else:
         shown = [f"{format_size(file.size_bytes):>8}  {file.name}" for file in found.files[:_MOST_FILES]]
         more = len(found.files) - len(shown)

@@ -15,6 +15,8 @@ from windlass.core.errors import InvalidInput
 
 MANIFEST = "manifest.json"
 VERSION = 1
+# A note of a save has them all if they are not more; of others who wants them looks into the manifest.
+MOST_PARTS = 1_000
 
 
 class InvalidManifest(InvalidInput):

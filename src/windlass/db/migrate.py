@@ -16,7 +16,7 @@ from windlass.core.errors import Conflict
 from windlass.db.database import Database
 from windlass.db.metadata import metadata
 
-HEAD = "0025"
+HEAD = "0026"
 schema_readers = Table("schema_readers", metadata, Column("oldest", String(32), primary_key=True))
 
 _LOCK_KEY = 0x57494E44  # any number, the same for all servers

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from windlass.agent import stacksignal
 from windlass.agent.layout import metrics_spool, progress
-from windlass.core.manifest import Manifest
+from windlass.core.manifest import MOST_PARTS, Manifest
 from windlass.core.names import nearest
 from windlass.core.plan import Plan, plan_of
 from windlass.core.wanted import parse_wanted
@@ -148,7 +148,7 @@ class Session:
     def checkpoint(self, folder: str | Path, manifest: Manifest, *, tier: str = "folder") -> None:
         """Tell the catalogue of a checkpoint that is committed. Told twice it is there once: after a crash, tell it of
         all that are found."""
-        said = {
+        said: dict[str, object] = {
             "folder": _place(folder),
             "tier": tier,
             "created_at": manifest.created_at,
@@ -160,6 +160,8 @@ class Session:
             "reason": manifest.reason.value,
             "metrics": {name: value for name, value in manifest.metrics.items() if math.isfinite(value)},
         }
+        if len(manifest.files) <= MOST_PARTS:
+            said["parts"] = [[file.name, file.size_bytes, file.sha256] for file in manifest.files]
         self._note(manifest.step, said)
 
     def checkpoint_removed(self, folder: str | Path) -> None:

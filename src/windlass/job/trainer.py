@@ -139,7 +139,7 @@ class Trainer:
                     if held_out is not None and self._evaluates(fit):
                         self._evaluate(fit, held_out)
                     if fit.checkpoints is not None:
-                        fit.checkpoints.step(fit.step)
+                        fit.checkpoints.step(fit.step, epoch=fit.epoch)
                     if fit.stopping:
                         break
         session().finished()

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from windlass.core.manifest import MOST_PARTS, PartFile
 from windlass.core.storable import storable_text
 
 _LONGEST_PLACE = 4_000
@@ -14,6 +15,7 @@ _LONGEST_TEXT = 2_000
 _LONGEST_WORD = 32
 _LONGEST_NAME = 250
 _MOST_METRICS = 200
+_SHA256_LENGTH = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +32,8 @@ class Saved:
     format: str
     reason: str
     metrics: Mapping[str, float]
+    epoch: int | None = None
+    parts: tuple[PartFile, ...] | None = None  # None: too many to be told, or told by an older version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +71,7 @@ def read_note(said: Mapping[str, Any], *, at: float, step: int | None) -> SaveNo
         return Listed(at=at, root=_place(said["root"]), folders=frozenset(_place(one) for one in list(said["there"])))
     if step is None:
         raise ValueError("a checkpoint is of a step")
+    metrics = dict(_metrics(said.get("metrics") or {}))
     return Saved(
         at=at,
         step=step,
@@ -79,7 +84,9 @@ def read_note(said: Mapping[str, Any], *, at: float, step: int | None) -> SaveNo
         plan=_text(said.get("plan", ""), _LONGEST_TEXT),
         format=_text(said.get("format", ""), _LONGEST_WORD),
         reason=_text(said["reason"], _LONGEST_WORD),
-        metrics=dict(_metrics(said.get("metrics") or {})),
+        metrics=metrics,
+        epoch=_epoch(metrics),
+        parts=_parts(said.get("parts")),
     )
 
 
@@ -99,6 +106,21 @@ def _count(value: Any, end: int) -> int:
     if not 0 <= number < end:
         raise ValueError(f"{number} is out of range")
     return number
+
+
+def _epoch(metrics: Mapping[str, float]) -> int | None:
+    """Programs log it as any other value, some with how much of it is done."""
+    epoch = metrics.get("epoch", -1.0)
+    return int(epoch) if 0 <= epoch < 2**53 else None
+
+
+def _parts(told: Any) -> tuple[PartFile, ...] | None:
+    if told is None or len(told) > MOST_PARTS:
+        return None
+    return tuple(
+        PartFile(name=_place(name), size_bytes=_count(size, 2**63), sha256=_text(sha256, _SHA256_LENGTH))
+        for name, size, sha256 in told
+    )
 
 
 def _time(value: Any) -> float:

@@ -202,6 +202,7 @@ class CheckpointView(Wire):
     run_id: str
     attempt: int
     step: int
+    epoch: int | None = Field(None, description="if the program logged one")
     location: str = Field(description="a folder, as the nodes see it, or an address")
     tier: str
     size_bytes: int
@@ -234,7 +235,9 @@ class FileView(Wire):
 
 class CheckpointDetail(Wire):
     checkpoint: CheckpointView
-    files: list[FileView] | None = Field(description="of its manifest; null: the server cannot see the folder")
+    files: list[FileView] | None = Field(
+        description="of its manifest; null: nobody has told, and the server cannot see the folder"
+    )
 
 
 class Verification(Wire):

@@ -17,6 +17,7 @@ from windlass import job  # noqa: E402
 from windlass.agent.layout import progress  # noqa: E402
 from windlass.agent.progress import read_progress  # noqa: E402
 from windlass.core.errors import InvalidInput  # noqa: E402
+from windlass.job.checkpoint.folder import list_saved  # noqa: E402
 from windlass.job.parallel.optimizer import Optimizer  # noqa: E402
 from windlass.job.parallel.parallelize import Parallel  # noqa: E402
 from windlass.job.session import Session  # noqa: E402
@@ -215,6 +216,7 @@ def test_it_goes_on_from_its_checkpoint(stopped_at: int, positioned: bool, tmp_p
     Trainer(epochs=2, schedule=schedule).fit(whole, data(), lr=0.1)
     kept = {"every": 1000, "folder": tmp_path}
     Trainer(epochs=2, schedule=schedule, checkpoints=kept, callbacks=[Stop()]).fit(model(), data(), lr=0.1)
+    assert list_saved(tmp_path)[0].manifest.metrics["epoch"] == (stopped_at - 1) // 6
     rest = data()
     ours = model()
     fit = Trainer(epochs=2, schedule=schedule, checkpoints=kept).fit(ours, rest, lr=0.1)

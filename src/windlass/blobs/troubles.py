@@ -53,7 +53,7 @@ def trouble_of(name: str, text: str, *, status: int | None = None, thing: str = 
     if status == 404 and thing and not missing_bucket:
         return NotFound(f"there is no {thing}")
     if status == 404 or missing_bucket:
-        return StoreRefused(f"{name} is not there: {brief(text)}", hint="does the bucket exist?")
+        return StoreRefused(f"{name} is not there: {brief(text)}", hint="make the bucket, or correct its name")
     if status in (401, 403) or any(sign in text for sign in _REFUSALS):
         hint = f"check the credentials {_CREDENTIALS}, and what they may do with the bucket"
         return StoreRefused(f"{name} refuses access: {brief(text)}", hint=hint)
@@ -63,6 +63,6 @@ def trouble_of(name: str, text: str, *, status: int | None = None, thing: str = 
 def brief(text: str) -> str:
     """The client goes on for pages; what the store has said, or the first line that says something, is enough."""
     if said := _SAID.search(text):
-        return f"{said[1]}: {said[2]}" if said[2] else said[1]
+        return f"{said[1]}: {said[2].rstrip('.')}" if said[2] else said[1]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[0][:300] if lines else "it says nothing"

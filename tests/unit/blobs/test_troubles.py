@@ -21,14 +21,14 @@ def answer(status: int, code: str, message: str) -> str:
     [
         (
             answer(403, "SignatureDoesNotMatch", "Check your key."),
-            f"{S3} refuses access: SignatureDoesNotMatch: Check your key.",
+            f"{S3} refuses access: SignatureDoesNotMatch: Check your key",
             "check the credentials",
         ),
         (answer(400, "ExpiredToken", "It has expired."), f"{S3} refuses access: ExpiredToken", "check the credentials"),
         (
             answer(404, "NoSuchBucket", "The specified bucket does not exist"),
             f"{S3} is not there: NoSuchBucket: The specified bucket does not exist",
-            "does the bucket exist?",
+            "make the bucket",
         ),
         (
             "Generic S3 error: Error performing PUT http://169.254.169.254/latest/api/token in 15ms - "

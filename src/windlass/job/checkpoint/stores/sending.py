@@ -77,7 +77,7 @@ class Sending:
         what = f"step {newest}" if self._settings.node == 0 else f"the part of step {newest} that is on this node"
         known = "" if self._stored_step is None else f", the newest there is step {self._stored_step}"
         message = f"{what} is not in {self._settings.address}{known}: {why}"
-        self._session.alert("checkpoint-not-stored", message, newest)
+        self._session.alert("checkpoint-not-stored", message)
 
     def _begin(self) -> None:
         root = str(Path(windlass.__file__).resolve().parents[1])

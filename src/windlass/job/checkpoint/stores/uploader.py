@@ -137,6 +137,10 @@ def main(text: str) -> None:
 
     threading.Thread(target=listen, daemon=True).start()
     _be_humble()
-    bucket = open_bucket(settings.address, endpoint=settings.endpoint, environ=os.environ, retries=settings.retries)
-    code = run(choose_sender(settings, bucket, throttle), closing, lock_of(settings))
+    try:
+        bucket = open_bucket(settings.address, endpoint=settings.endpoint, environ=os.environ, retries=settings.retries)
+        code = run(choose_sender(settings, bucket, throttle), closing, lock_of(settings))
+    except (WindlassError, OSError) as error:
+        say("trouble", why=told_of(error))
+        code = 1
     os._exit(code)  # the thread may still be reading

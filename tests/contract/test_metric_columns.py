@@ -7,6 +7,7 @@ import itertools
 import math
 import random
 import threading
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -24,12 +25,14 @@ from windlass.testing.clock import FakeClock
 from windlass.tracking import chunks as packing
 from windlass.tracking.blocks import Logged
 from windlass.tracking.compaction import FULL, MANY, Compaction, Deed
+from windlass.tracking.points import MetricPoint
 from windlass.tracking.series import Reading, Window, load_history, load_points, load_rollups, load_sampled, load_series
-from windlass.tracking.store import load_latest, load_summaries, log_points
+from windlass.tracking.store import ingest, load_latest, load_summaries, log_points
 from windlass.tracking.tables import chunks, points, tails
 from windlass.wire import runs as wire
 
 _numbers = itertools.count()
+SPEC = {"command": "true", "code": None}
 ANY_STEP = st.one_of(st.none(), st.integers(0, 8), st.integers(-(2**62), 2**62))
 ANY_AT = st.one_of(st.integers(0, 4).map(float), st.integers(0, 10**13).map(lambda ms: ms / 1000))
 POINT = st.builds(Logged, st.sampled_from(["a", "b"]), st.floats(), ANY_AT, ANY_STEP)
@@ -49,6 +52,13 @@ def compact(db: Database, run_id: str, deed: Deed, *, most: int = 1_000) -> None
         ids = [tail.id for tail in packing.load_tails(tx, run_id)][:most]
     if ids:
         packing.compact(db, run_id, Compaction(deed=deed, tail_ids=tuple(ids)))
+
+
+def take_in(db: Database, run_id: str, source: str, rows: list[Reading]) -> None:
+    """As a job's spool is."""
+    batch = [MetricPoint(at=row.at, step=row.step, values={"a": row.value}) for row in rows]
+    with db.write() as tx:
+        ingest(tx, run_id, source, batch, position=0, next_position=len(batch))
 
 
 def mark(value: float) -> str:
@@ -96,6 +106,61 @@ def test_what_is_read_is_what_was_logged(database: Database, deeds: list[list[Lo
         top = max((-math.inf if p.step is None else p.step, p.at, 0.0 if math.isnan(p.value) else p.value) for p in own)
         value = 0.0 if math.isnan(latest.value) else latest.value
         assert (-math.inf if latest.step is None else latest.step, latest.at, value) == top
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.booleans(), st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), max_size=12)),
+            st.sampled_from(Deed),
+        ),
+        max_size=8,
+    ),
+    st.integers(1, 3),
+)
+def test_of_what_is_sent_once_all_is_read_and_of_the_rest_repeats_once(
+    database: Database, service: RunService, deeds: list[tuple[bool, list[tuple[int, int]]] | Deed], most: int
+) -> None:
+    run_id = service.submit(wire.SubmitRequest(spec=SPEC), idempotency_key=None, user=None).id
+    once: Counter[Reading] = Counter()
+    again: set[Reading] = set()
+    for number, deed in enumerate(deeds):
+        if isinstance(deed, Deed):
+            compact(database, run_id, deed, most=most)
+        elif deed[0]:
+            rows = [Reading(step, 10.0, float(value)) for step, value in deed[1]]
+            take_in(database, run_id, str(number), rows)
+            once.update(rows)
+        else:
+            rows = [Reading(step, 10.0, value + 0.5) for step, value in deed[1]]
+            log(database, run_id, [Logged("a", row.value, row.at, row.step) for row in rows])
+            again |= set(rows)
+    expected = once + Counter(again)
+    with database.read() as tx:
+        assert Counter(load_history(tx, run_id, "a")) == expected
+        assert Counter(load_series(tx, run_id, ["a"], most=1_000)["a"]) == expected
+        assert sum(load_rollups(tx, run_id, "a", most=10).points) == expected.total()
+        pages: list[float] = []
+        token: str | None = None
+        while token or not pages:
+            page, token = history.load_page(tx, run_id, "a", most=1, token=token)
+            pages += [one.value for one in page]
+            if not page:
+                break
+        assert pages == [one.value for one in load_history(tx, run_id, "a")]
+
+
+def test_a_point_that_a_job_has_logged_is_not_there_again_when_a_client_sends_it(
+    database: Database, service: RunService
+) -> None:
+    run_id = service.submit(wire.SubmitRequest(spec=SPEC), idempotency_key=None, user=None).id
+    take_in(database, run_id, "job", [Reading(3, 10.0, 1.0)] * 2)
+    for _ in range(2):
+        log(database, run_id, [Logged("a", 1.0, 10.0, 3)])
+        with database.read() as tx:
+            assert load_history(tx, run_id, "a") == [Reading(3, 10.0, 1.0)] * 2
+        compact(database, run_id, Deed.CHUNK)
 
 
 def test_pages_of_a_history_are_all_of_it(database: Database) -> None:
@@ -251,8 +316,7 @@ def test_ten_thousand_metrics_in_one_run(database: Database) -> None:
 
 
 def test_points_of_the_version_before_are_read_and_moved(database: Database, service: RunService) -> None:
-    spec = {"command": "true", "code": None}
-    run_id = service.submit(wire.SubmitRequest(spec=spec), idempotency_key=None, user=None).id
+    run_id = service.submit(wire.SubmitRequest(spec=SPEC), idempotency_key=None, user=None).id
     rows = [
         {"run_id": run_id, "name": name, "seq": seq, "step": seq, "at": 5.0 + seq, "value": None if seq == 2 else 0.5}
         for name in ("a", "b")

@@ -118,5 +118,4 @@ def check(home: Path, run_id: str, *, logged: int, sent: int) -> None:
     }
     assert [one.value for one in sorted(found["lr"])] == [1 / (step + 1) for step in range(logged)]
     assert [one.value for one in sorted(found["sent"])] == [step / 7 for step in range(sent)]
-    # Readers see repeats once; these count what was taken.
     assert {name: summary.count for name, summary in known.items()} == {"loss": logged, "lr": logged, "sent": sent}

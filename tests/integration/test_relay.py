@@ -247,7 +247,7 @@ def test_nothing_is_lost_or_doubled_while_the_server_comes_and_goes(nodes: Away)
         found = [(point.step, point.value) for point in load_history(tx, nodes.run_id, "loss")]
         count = load_summaries(tx, [nodes.run_id])[nodes.run_id]["loss"].count
     assert sorted(found) == [(step, float(step)) for step in range(0, 10_000, 10)]
-    assert count == len(found)  # histories leave repeats out
+    assert count == len(found)
 
 
 def test_a_server_that_dies_at_every_third_write_gets_everything_once(nodes: Away) -> None:
@@ -270,7 +270,7 @@ def test_a_server_that_dies_at_every_third_write_gets_everything_once(nodes: Awa
         found = [point.step for point in load_history(tx, nodes.run_id, "loss")]
         count = load_summaries(tx, [nodes.run_id])[nodes.run_id]["loss"].count
     assert sorted(step for step in found if step is not None) == list(range(0, 10_000, 10))
-    assert count == len(found)  # histories leave repeats out
+    assert count == len(found)
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import binascii
 import json
 import math
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import NamedTuple
 
 from sqlalchemy import Connection, select
@@ -37,25 +38,38 @@ def load_page(
     """In the order of time, step and value. `most` is what the client wants: it gets no more than goes in one answer,
     and the token of what follows. Who wants everything puts pages together."""
     most = min(most or PAGE, MOST_IN_PAGE)
-    found = load_history(tx, run_id, key, limit=most + 1, after=_reading_of(token) if token else None)
-    page = [_point(run_id, key, reading) for reading in found[:most]]
-    return page, _token_after(found[most - 1]) if len(found) > most else None
+    after, passed = _reading_of(token) if token else (None, 0)
+    found = load_history(tx, run_id, key, limit=most + 1, after=after, passed=passed)
+    page = found[:most]
+    following = _token_after(page, after, passed) if len(found) > most else None
+    return [_point(run_id, key, reading) for reading in page], following
 
 
-def _token_after(reading: Reading) -> str:
-    return base64.b64encode(json.dumps({"after": reading}).encode()).decode()
+def _token_after(page: Sequence[Reading], before: Reading | None, passed: int) -> str:
+    """The last point of the page, and how many that are just like it have been told by now: a job may have logged it
+    more than once."""
+    last = page[-1]
+    alike = sum(1 for _ in takewhile(lambda one: _is_same(one, last), reversed(page)))
+    if alike == len(page) and before is not None and _is_same(before, last):
+        alike += passed
+    return base64.b64encode(json.dumps({"after": [*last, alike]}).encode()).decode()
 
 
-def _reading_of(token: str) -> Reading:
+def _is_same(one: Reading, other: Reading) -> bool:
+    return one[:2] == other[:2] and one.value.hex() == other.value.hex()  # NaN is itself, and -0.0 is not 0.0
+
+
+def _reading_of(token: str) -> tuple[Reading, int]:
     """Raises InvalidInput for a token that we cannot have given."""
     try:
-        step, at, value = json.loads(base64.b64decode(token, validate=True))["after"]
+        step, at, value, *alike = json.loads(base64.b64decode(token, validate=True))["after"]
+        [passed] = alike or [1]  # the version before does not say it
     except (binascii.Error, ValueError, KeyError, TypeError, RecursionError):
         raise InvalidInput(f"Invalid page token: {token}") from None
     is_step = step is None or (type(step) is int and -(2**63) <= step < 2**63)
-    if not is_step or type(at) is not float or type(value) is not float:
+    if not is_step or type(at) is not float or type(value) is not float or type(passed) is not int or passed < 1:
         raise InvalidInput(f"Invalid page token: {token}")
-    return Reading(step, at, value)
+    return Reading(step, at, value), passed
 
 
 def load_bulk(tx: Connection, run_ids: Sequence[str], key: str, *, most: int) -> list[HistoryPoint]:

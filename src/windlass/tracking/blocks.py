@@ -10,7 +10,7 @@ import math
 import struct
 import zlib
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from windlass.tracking.points import Latest, MetricPoint, Summary, greatest
@@ -18,15 +18,19 @@ from windlass.tracking.points import Latest, MetricPoint, Summary, greatest
 NO_STEP = -(2**63)  # stands for a missing step in columns: it comes before all others
 _PLAIN, _ZLIB = b"\x01", b"\x02"
 _WORTH_PACKING = 256
+_FEW = 16  # metrics that are looked for one by one
+_HEAD_BYTES = 4_096  # to begin with
 
 
 class Block(NamedTuple):
-    """Rows in order of arrival. `values` has a column for each name."""
+    """Rows in order of arrival. `values` has a column for each name. `is_once`: every row was sent exactly once; of
+    others the sender may have sent some again."""
 
     names: tuple[str, ...]
     steps: array[int]
     ats: array[float]
     values: list[array[float]]
+    is_once: bool = False
 
     @property
     def points(self) -> int:
@@ -42,13 +46,13 @@ class Logged(NamedTuple):
     step: int | None = 0
 
 
-def blocks_of(rows: Iterable[MetricPoint]) -> list[Block]:
+def blocks_of(rows: Iterable[MetricPoint], *, is_once: bool = False) -> list[Block]:
     """Rows of the same metrics together, each in its order of arrival."""
     alike: dict[tuple[str, ...], list[MetricPoint]] = {}
     for row in rows:
         if row.values:
             alike.setdefault(tuple(row.values), []).append(row)
-    return [_block(names, found) for names, found in alike.items()]
+    return [_block(names, found, is_once=is_once) for names, found in alike.items()]
 
 
 def blocks_of_logged(points: Sequence[Logged]) -> list[Block]:
@@ -103,13 +107,12 @@ def _by_metric(points: Sequence[Logged]) -> list[Block]:
 
 def merged(blocks: Iterable[Block]) -> list[Block]:
     """Those of the same metrics in one, in the order they are given."""
-    found: dict[tuple[str, ...], Block] = {}
+    found: dict[tuple[tuple[str, ...], bool], Block] = {}
     for block in blocks:
-        known = found.get(block.names)
+        known = found.get((block.names, block.is_once))
         if known is None:
-            found[block.names] = Block(
-                block.names, block.steps[:], block.ats[:], [column[:] for column in block.values]
-            )
+            columns = [column[:] for column in block.values]
+            found[block.names, block.is_once] = Block(block.names, block.steps[:], block.ats[:], columns, block.is_once)
             continue
         known.steps.extend(block.steps)
         known.ats.extend(block.ats)
@@ -123,26 +126,57 @@ def pack(blocks: Sequence[Block]) -> bytes:
     parts = [struct.pack("<I", len(head)), head]
     for block in blocks:
         parts += [block.steps.tobytes(), block.ats.tobytes(), *(column.tobytes() for column in block.values)]
+    # At the end, where the version before, which knows nothing of it, does not look.
+    parts.append(bytes(block.is_once for block in blocks))
     data = b"".join(parts)
     return _PLAIN + data if len(data) < _WORTH_PACKING else _ZLIB + zlib.compress(data, 1)
 
 
-def unpack(data: bytes) -> list[Block]:
+def unpack(data: bytes, wanted: Collection[str] | None = None) -> list[Block]:
+    """All of it, or of the metrics that are wanted: who reads a few of very many pays for these."""
+    if wanted is not None and len(wanted) <= _FEW and not _may_have(data, wanted):
+        return []
     plain = zlib.decompress(data[1:]) if data[:1] == _ZLIB else data[1:]
     (length,) = struct.unpack_from("<I", plain)
     view = memoryview(plain)
     place = 4 + length
+    heads = json.loads(plain[4:place])
+    marks = plain[_end(heads, place) :].ljust(len(heads), b"\0")  # the version before has none
     blocks = []
-    for names, rows in json.loads(plain[4:place]):
+    for (names, rows), mark in zip(heads, marks, strict=True):
         width = 8 * rows
-        columns: list[Any] = []
-        for number in range(2 + len(names)):
-            column: array[Any] = array("q" if number == 0 else "d")
-            column.frombytes(view[place : place + width])
-            place += width
-            columns.append(column)
-        blocks.append(Block(tuple(names), columns[0], columns[1], columns[2:]))
+        numbers = [number for number, name in enumerate(names) if wanted is None or name in wanted]
+        if numbers:
+            columns: list[Any] = []
+            for number in (-2, -1, *numbers):
+                column: array[Any] = array("q" if number == -2 else "d")
+                start = place + width * (2 + number)
+                column.frombytes(view[start : start + width])
+                columns.append(column)
+            found = tuple(names[number] for number in numbers)
+            blocks.append(Block(found, columns[0], columns[1], columns[2:], bool(mark)))
+        place = _end([(names, rows)], place)
     return blocks
+
+
+def _end(heads: Iterable[tuple[Sequence[str], int]], start: int) -> int:
+    """Where the columns of blocks that begin there end."""
+    return start + sum(8 * rows * (2 + len(names)) for names, rows in heads)
+
+
+def _may_have(data: bytes, wanted: Collection[str]) -> bool:
+    """Whether one of these names is in its head, which is looked for without unpacking the rest or taking it apart."""
+    if data[:1] == _ZLIB:
+        unpacker = zlib.decompressobj()
+        start = unpacker.decompress(data[1:], _HEAD_BYTES)
+        (length,) = struct.unpack_from("<I", start)
+        if length + 4 > len(start):
+            start += unpacker.decompress(unpacker.unconsumed_tail, 4 + length - len(start))
+    else:
+        start = data[1:]
+        (length,) = struct.unpack_from("<I", start)
+    head = start[4 : 4 + length]
+    return any(json.dumps(name).encode() in head for name in wanted)
 
 
 def summaries_of(blocks: Iterable[Block]) -> dict[str, Summary]:
@@ -174,10 +208,11 @@ def _summary(column: array[float], latest: Latest) -> Summary:
     )
 
 
-def _block(names: tuple[str, ...], rows: Sequence[MetricPoint]) -> Block:
+def _block(names: tuple[str, ...], rows: Sequence[MetricPoint], *, is_once: bool) -> Block:
     return Block(
         names,
         array("q", [NO_STEP if row.step is None else row.step for row in rows]),
         array("d", [row.at for row in rows]),
         [array("d", column) for column in zip(*(row.values.values() for row in rows), strict=True)],
+        is_once,
     )

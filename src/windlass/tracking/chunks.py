@@ -14,11 +14,11 @@ from sqlalchemy import Connection, bindparam, delete, func, insert, select, true
 from windlass.core.errors import Conflict
 from windlass.db.database import Database
 from windlass.tracking.blocks import NO_STEP, Block, merged, pack, unpack
-from windlass.tracking.columns import Column, ordered, pack_column, unpack_column
+from windlass.tracking.columns import Arrived, Column, joined, pack_column, unpack_column
 from windlass.tracking.compaction import Compaction, Deed, Head, Tail, decide_fillings, pieces
 from windlass.tracking.rollups import COARSE, GROUP, grouped, keep_rollups, of_points, pack_rollups
 from windlass.tracking.store import put_tail
-from windlass.tracking.tables import chunks, points, summaries, tails
+from windlass.tracking.tables import chunks, points, tails
 
 _NAMES_AT_ONCE = 500
 _ROWS_AT_ONCE = 20_000
@@ -93,12 +93,6 @@ def delete_chunks(tx: Connection, *, after: float, before: float) -> float | Non
     return _each(tx, after, before, true(), lambda key: delete(chunks).where(key))
 
 
-def delete_metrics(tx: Connection, run_ids: Sequence[str]) -> None:
-    """Everything that is known of the metrics of these runs."""
-    for table in (tails, chunks, points, summaries):
-        tx.execute(delete(table).where(table.c.run_id.in_(list(run_ids))))
-
-
 # ---- inside ----------------------------------------------------------------------------------------------------------
 
 
@@ -131,30 +125,35 @@ def _merge_tails(tx: Connection, tail_ids: Sequence[int], blocks: Sequence[Block
 
 
 def _new_chunks(tx: Connection, run_id: str, blocks: Iterable[Block]) -> list[dict[str, Any]]:
-    columns: dict[str, Column] = {}
+    arrived: dict[str, Arrived] = {}
     for block in blocks:
         for name, values in zip(block.names, block.values, strict=True):
-            columns.setdefault(name, Column.empty()).extend(Column(block.steps, block.ats, values))
-    names = sorted(columns)
+            of_metric = arrived.setdefault(name, Arrived.empty())
+            column = of_metric.once if block.is_once else of_metric.again
+            column.extend(Column(block.steps, block.ats, values))
+    names = sorted(arrived)
     rows: list[dict[str, Any]] = []
     for start in range(0, len(names), _NAMES_AT_ONCE):
         some = names[start : start + _NAMES_AT_ONCE]
         heads = _load_heads(tx, run_id, some)
         for name in some:
-            rows += _of_metric(tx, run_id, name, heads.get(name, []), ordered(columns.pop(name)))
+            rows += _of_metric(tx, run_id, name, heads.get(name, []), arrived.pop(name))
     return rows
 
 
-def _of_metric(tx: Connection, run_id: str, name: str, heads: Sequence[Head], new: Column) -> list[dict[str, Any]]:
+def _of_metric(tx: Connection, run_id: str, name: str, heads: Sequence[Head], arrived: Arrived) -> list[dict[str, Any]]:
     next_seq = 1 + max((head.seq for head in heads), default=-1)
+    new, is_once = arrived.ordered()
     rows = []
+    start = 0
     for filling in decide_fillings(heads, new):
         whole = filling.points
+        end = start + len(whole.steps)
         if filling.chunk is not None:
             of_chunk = (chunks.c.run_id == run_id, chunks.c.name == name, chunks.c.seq == filling.chunk)
             whole = unpack_column(tx.execute(select(chunks.c.data).where(*of_chunk)).scalar_one())
-            whole.extend(filling.points)
-            whole = ordered(whole)
+            whole = joined(whole, Arrived.split(filling.points, is_once[start:end]))
+        start = end
         for number, piece in enumerate(pieces(whole)):
             seq = next_seq if number or filling.chunk is None else filling.chunk
             next_seq += seq == next_seq

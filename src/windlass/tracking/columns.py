@@ -48,27 +48,75 @@ class Column(NamedTuple):
         return Column._make(array(part.typecode, [part[row] for row in rows]) for part in parts)
 
 
-def ordered(column: Column) -> Column:
-    """By (step, at), and as they arrived where both are the same; exact repeats once."""
+class Arrived(NamedTuple):
+    """Points by how they were sent: each one once, or some of them again. Of the latter, one that is there already is
+    the same one."""
+
+    once: Column
+    again: Column
+
+    @classmethod
+    def empty(cls) -> Arrived:
+        return cls(Column.empty(), Column.empty())
+
+    @classmethod
+    def split(cls, column: Column, is_once: Sequence[bool]) -> Arrived:
+        if all(is_once) or not any(is_once):
+            return cls(column, Column.empty()) if all(is_once) else cls(Column.empty(), column)
+        rows = range(len(is_once))
+        return cls(
+            column.picked([row for row in rows if is_once[row]]),
+            column.picked([row for row in rows if not is_once[row]]),
+        )
+
+    def ordered(self) -> tuple[Column, list[bool]]:
+        """All of them in order, and which of them were sent once."""
+        whole = self.once.cut(0, len(self.once.steps))
+        certain = len(whole.steps)
+        whole.extend(self.again)
+        rows = order_of(whole, certain=certain)
+        if rows is None:
+            return whole, [row < certain for row in range(len(whole.steps))]
+        return whole.picked(rows), [row < certain for row in rows]
+
+
+def joined(kept: Column, arrived: Arrived) -> Column:
+    """All of them in order. `kept` is extended."""
+    kept.extend(arrived.once)
+    certain = len(kept.steps)
+    kept.extend(arrived.again)
+    return ordered(kept, certain=certain)
+
+
+def ordered(column: Column, *, certain: int = 0) -> Column:
+    """By (step, at), and as they arrived where both are the same. The first `certain` rows are each a point of its own;
+    of the others exact repeats are seen once."""
+    rows = order_of(column, certain=certain)
+    return column if rows is None else column.picked(rows)
+
+
+def order_of(column: Column, *, certain: int) -> Sequence[int] | None:
+    """Rows in the order of `ordered`; None: they are so already."""
     steps, ats, values = column
     if all(map(lt, steps, islice(steps, 1, None))):
-        return column
+        return None
     keys = list(zip(steps, ats, strict=True))
     if all(map(lt, keys, islice(keys, 1, None))):
-        return column
+        return None
     order: Sequence[int] = range(len(keys))
     if not all(map(le, keys, islice(keys, 1, None))):
         order = sorted(order, key=keys.__getitem__)
+    if certain >= len(keys):
+        return order
     kept, before, seen = [], None, set[str]()
     for row in order:
         if keys[row] != before:
             before, seen = keys[row], set()
-        value = values[row]
-        mark = value.hex()  # -0.0 is not 0.0, and all NaN are one
-        if mark not in seen:
+        mark = values[row].hex()  # -0.0 is not 0.0, and all NaN are one
+        if row < certain or mark not in seen:
             seen.add(mark)
             kept.append(row)
-    return column.picked(kept)
+    return kept
 
 
 def pack_column(column: Column) -> bytes:

@@ -1,11 +1,13 @@
 """Reading points of metrics: all of them, or as many as a chart draws. They lie in chunks, in tails that have not
-become chunks yet, and in rows of the version before; readers see one metric, in order, exact repeats once.
+become chunks yet, and in rows of the version before; readers see one metric, in order. Of points that a client may have
+sent again exact repeats are seen once.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -15,13 +17,18 @@ from sqlalchemy import Connection, case, select
 
 from windlass.tracking import rollups
 from windlass.tracking.blocks import NO_STEP, unpack
-from windlass.tracking.columns import Column, ordered, unpack_column
+from windlass.tracking.columns import Arrived, Column, joined, unpack_column
+from windlass.tracking.compaction import FULL
 from windlass.tracking.rollups import COARSE, GROUP, Rollups
 from windlass.tracking.tables import chunks, points, tails
 
 Span = tuple[float, float]  # from and to, both included
 _ALWAYS: Span = (-math.inf, math.inf)
 _CHUNKS_AT_ONCE = 100  # in one query
+_NAMES_AT_ONCE = 500
+_CHUNKS = select(
+    chunks.c.name, chunks.c.seq, chunks.c.data, case((chunks.c.data.is_(None), chunks.c.groups)).label("groups")
+)
 
 
 class Reading(NamedTuple):
@@ -71,38 +78,37 @@ class Window:
 
 
 def load_history(
-    tx: Connection, run_id: str, name: str, *, limit: int | None = None, after: Reading | None = None
+    tx: Connection, run_id: str, name: str, *, limit: int | None = None, after: Reading | None = None, passed: int = 1
 ) -> list[Reading]:
-    """Points in the order of (at, step, value), exact repeats once; NaN comes before numbers of the same time and step.
-    With `after`, what follows that point: the last one of a page begins the next."""
+    """Points in the order of (at, step, value); NaN comes before numbers of the same time and step. With `after`, what
+    follows that point: the last one of a page begins the next. `passed`: how many just like it have been read."""
     window = Window(times=(after.at, math.inf)) if after else Window()
     heads = sorted(
-        (head for head in _load_heads(tx, run_id, name) if window.touches(head)), key=lambda head: head.earliest
+        (head for head in _load_heads(tx, run_id, [name])[name] if window.touches(head)), key=lambda head: head.earliest
     )
     loose = _load_loose(tx, run_id, [name])[name]
-    found = _readings(loose)
-    taken: list[Reading] = []
+    found, again = _readings(loose.once), _readings(loose.again)
     for number, head in enumerate(heads):
         for column in _load_chunks(tx, run_id, name, [head]):
             found += _readings(column)
         if limit is not None and number + 1 < len(heads):
             # Nothing that is still to be read comes before these.
             border = heads[number + 1].earliest
-            taken = _sorted((one for one in found if one.at < border), after)
+            known = [[one for one in part if one.at < border] for part in (found, again)]
+            taken = _following(_sorted(*known), after, passed)
             if len(taken) >= limit:
                 return taken[:limit]
-    return _sorted(found, after)[:limit]
+    return _following(_sorted(found, again), after, passed)[:limit]
 
 
 def load_points(tx: Connection, run_id: str, names: Sequence[str]) -> dict[str, Column]:
     """All points of these metrics, in the order of (step, at)."""
-    found = _load_loose(tx, run_id, names)
-    for name, column in found.items():
+    found: dict[str, Column] = {}
+    for name, lies in _load_places(tx, run_id, names):
         whole = Column.empty()
-        for chunk in _load_chunks(tx, run_id, name, _load_heads(tx, run_id, name)):
+        for chunk in _load_chunks(tx, run_id, name, lies.heads, lies.opened):
             whole.extend(chunk)
-        whole.extend(column)
-        found[name] = ordered(whole)
+        found[name] = joined(whole, lies.loose)
     return found
 
 
@@ -111,9 +117,8 @@ def load_series(
 ) -> dict[str, list[Reading]]:
     """About `most` points of each metric in the order of (step, at): all of them, or the least and the greatest of
     every stretch, and both ends."""
-    wanted = list(names)
-    loose = _load_loose(tx, run_id, wanted)
-    return {name: _sampled(tx, run_id, name, loose[name], window or Window(), most) for name in wanted}
+    places = _load_places(tx, run_id, list(names))
+    return {name: _sampled(tx, run_id, name, lies, window or Window(), most) for name, lies in places}
 
 
 def load_sampled(
@@ -128,14 +133,13 @@ def load_sampled(
 
 def load_rollups(tx: Connection, run_id: str, name: str, *, most: int, window: Window | None = None) -> Rollups:
     """A metric in at most `most` stretches: least, greatest, mean and extent of each."""
-    window = window or Window()
-    loose = _load_loose(tx, run_id, [name])[name]
-    return rollups.bucketed(_load_fine(tx, run_id, name, loose, window, buckets=most), most)
+    [(_, lies)] = _load_places(tx, run_id, [name])
+    return rollups.bucketed(_load_fine(tx, run_id, name, lies, window or Window(), buckets=most), most)
 
 
-def _sampled(tx: Connection, run_id: str, name: str, loose: Column, window: Window, most: int) -> list[Reading]:
+def _sampled(tx: Connection, run_id: str, name: str, lies: _Place, window: Window, most: int) -> list[Reading]:
     buckets = max(1, (most - 2) // 2)
-    fine = _load_fine(tx, run_id, name, loose, window, buckets=buckets)
+    fine = _load_fine(tx, run_id, name, lies, window, buckets=buckets)
     count = len(fine.points)
     if count <= most:
         return _readings(rollups.sampled(fine))
@@ -144,20 +148,19 @@ def _sampled(tx: Connection, run_id: str, name: str, loose: Column, window: Wind
     return [reading for part in parts for reading in _readings(rollups.sampled(part))]
 
 
-def _load_fine(tx: Connection, run_id: str, name: str, loose: Column, window: Window, *, buckets: int) -> Rollups:
+def _load_fine(tx: Connection, run_id: str, name: str, lies: _Place, window: Window, *, buckets: int) -> Rollups:
     """Roll-ups that are finer than what is wanted, or every point as one."""
-    heads = [head for head in _load_heads(tx, run_id, name) if window.touches(head)]
-    loose = ordered(window.cut(loose))
+    heads = [head for head in lies.heads if window.touches(head)]
+    loose = Arrived(window.cut(lies.loose.once), window.cut(lies.loose.again))
     count = sum(head.points for head in heads)
     if count < GROUP * buckets:
         column = Column.empty()
-        for chunk in _load_chunks(tx, run_id, name, heads):
+        for chunk in _load_chunks(tx, run_id, name, heads, lies.opened):
             column.extend(window.cut(chunk))
-        column.extend(loose)
-        return rollups.of_points(ordered(column))
+        return rollups.of_points(joined(column, loose))
     # The first and the last one point by point, and those of which not all is wanted.
     cut = [head for head in heads if head in (heads[0], heads[-1]) or not window.holds(head)]
-    opened = dict(zip((head.seq for head in cut), _load_chunks(tx, run_id, name, cut), strict=True))
+    opened = dict(zip((head.seq for head in cut), _load_chunks(tx, run_id, name, cut, lies.opened), strict=True))
     kept = _load_rollups(tx, run_id, name, coarse=count >= COARSE * buckets)
     found = Rollups.empty()
     for head in heads:
@@ -165,7 +168,7 @@ def _load_fine(tx: Connection, run_id: str, name: str, loose: Column, window: Wi
             found.extend(rollups.of_points(window.cut(opened[head.seq])))
         else:
             found.extend(kept[head.seq]())
-    found.extend(rollups.of_points(loose))
+    found.extend(rollups.of_points(loose.ordered()[0]))
     return _in_order(found)
 
 
@@ -186,41 +189,69 @@ def _in_order(found: Rollups) -> Rollups:
 # ---- where points lie ------------------------------------------------------------------------------------------------
 
 
-def _load_heads(tx: Connection, run_id: str, name: str) -> list[Any]:
-    """What is known of its chunks without opening them, in the order of their points."""
-    columns = [column for column in chunks.c if column.name not in ("run_id", "name", "coarse", "groups", "data")]
-    query = select(*columns).where(chunks.c.run_id == run_id, chunks.c.name == name)
-    return sorted(tx.execute(query), key=lambda row: (_step(row.first_step), row.first_at))
+class _Place(NamedTuple):
+    """Of the points of one metric. `opened`: chunks that were read together with those of others, by number."""
+
+    heads: Sequence[Any]
+    loose: Arrived
+    opened: Mapping[int, Any]
 
 
-def _load_chunks(tx: Connection, run_id: str, name: str, heads: Sequence[Any]) -> Iterator[Column]:
+def _load_places(tx: Connection, run_id: str, names: Sequence[str]) -> Iterator[tuple[str, _Place]]:
+    """Of many metrics together: a run may have ten thousand, with a few points each."""
+    loose = _load_loose(tx, run_id, names)
+    for start in range(0, len(names), _NAMES_AT_ONCE):
+        some = names[start : start + _NAMES_AT_ONCE]
+        heads = _load_heads(tx, run_id, some)
+        opened: dict[str, dict[int, Any]] = {name: {} for name in some}
+        few = [name for name in some if 0 < sum(head.points for head in heads[name]) <= FULL]
+        for row in tx.execute(_CHUNKS.where(chunks.c.run_id == run_id, chunks.c.name.in_(few))) if few else ():
+            opened[row.name][row.seq] = row
+        for name in some:
+            yield name, _Place(heads[name], loose[name], opened[name])
+
+
+def _load_heads(tx: Connection, run_id: str, names: Sequence[str]) -> dict[str, list[Any]]:
+    """What is known of their chunks without opening them, in the order of their points."""
+    columns = [column for column in chunks.c if column.name not in ("run_id", "coarse", "groups", "data")]
+    query = select(*columns).where(chunks.c.run_id == run_id, chunks.c.name.in_(list(names)))
+    found: dict[str, list[Any]] = {name: [] for name in names}
+    for row in sorted(tx.execute(query), key=lambda row: (_step(row.first_step), row.first_at)):
+        found[row.name].append(row)
+    return found
+
+
+def _load_chunks(
+    tx: Connection, run_id: str, name: str, heads: Sequence[Any], opened: Mapping[int, Any] | None = None
+) -> Iterator[Column]:
     """The points of each; of one that has only roll-ups by now the least and greatest of these."""
     for start in range(0, len(heads), _CHUNKS_AT_ONCE):
         some = [head.seq for head in heads[start : start + _CHUNKS_AT_ONCE]]
-        query = select(chunks.c.seq, chunks.c.data, case((chunks.c.data.is_(None), chunks.c.groups)).label("groups"))
-        found = tx.execute(query.where(chunks.c.run_id == run_id, chunks.c.name == name, chunks.c.seq.in_(some)))
-        opened = {row.seq: row for row in found}
-        for row in (opened[seq] for seq in some):
+        at_hand = opened or {}
+        if any(seq not in at_hand for seq in some):
+            query = _CHUNKS.where(chunks.c.run_id == run_id, chunks.c.name == name, chunks.c.seq.in_(some))
+            at_hand = {row.seq: row for row in tx.execute(query)}
+        for row in (at_hand[seq] for seq in some):
             thinned = row.data is None
             yield rollups.sampled(rollups.unpack_rollups(row.groups)) if thinned else unpack_column(row.data)
 
 
-def _load_loose(tx: Connection, run_id: str, names: Sequence[str]) -> dict[str, Column]:
+def _load_loose(tx: Connection, run_id: str, names: Sequence[str]) -> dict[str, Arrived]:
     """Points that are in no chunk, in order of arrival."""
-    found = {name: Column.empty() for name in names}
-    for name in names:
-        column = found[name]
-        query = select(points.c.step, points.c.at, points.c.value)
-        query = query.where(points.c.run_id == run_id, points.c.name == name).order_by(points.c.seq)
-        for step, at, value in tx.execute(query):
+    found = {name: Arrived.empty() for name in names}
+    query = select(points.c.name, points.c.step, points.c.at, points.c.value).order_by(points.c.name, points.c.seq)
+    for start in range(0, len(names), _NAMES_AT_ONCE):
+        some = list(names[start : start + _NAMES_AT_ONCE])
+        for name, step, at, value in tx.execute(query.where(points.c.run_id == run_id, points.c.name.in_(some))):
+            column = found[name].again
             column.steps.append(_step(step))
             column.ats.append(at)
             column.values.append(math.nan if value is None else value)
     for data in _load_tails(tx, run_id):
-        for block in unpack(data):
+        for block in unpack(data, found.keys()):
             for name, values in zip(block.names, block.values, strict=True):
-                if name in found:
-                    found[name].extend(Column(block.steps, block.ats, values))
+                column = found[name].once if block.is_once else found[name].again
+                column.extend(Column(block.steps, block.ats, values))
     return found
 
 
@@ -239,17 +270,22 @@ def _readings(column: Column) -> list[Reading]:
     ]
 
 
-def _sorted(found: Iterable[Reading], after: Reading | None) -> list[Reading]:
-    """In the order of a history, repeats once."""
-    beyond = _key(after) if after else None
-    kept: list[Reading] = []
-    before = None
-    for one in sorted(found, key=_key):
-        key = _key(one)
-        if key != before and (beyond is None or key > beyond):
-            kept.append(one)
-        before = key
-    return kept
+def _sorted(once: Sequence[Reading], again: Sequence[Reading]) -> list[Reading]:
+    """In the order of a history; of those that may have been sent again repeats once."""
+    known = {_key(one) for one in once} if again else set()
+    new: dict[Any, Reading] = {}
+    for one in again:
+        if (key := _key(one)) not in known:
+            new.setdefault(key, one)
+    return sorted([*once, *new.values()], key=_key)
+
+
+def _following(found: list[Reading], after: Reading | None, passed: int) -> list[Reading]:
+    if after is None:
+        return found
+    keys = [_key(one) for one in found]
+    first, end = bisect_left(keys, _key(after)), bisect_right(keys, _key(after))
+    return found[min(first + passed, end) :]
 
 
 def _key(one: Reading) -> tuple[float, int, bool, float, float]:

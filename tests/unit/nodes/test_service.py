@@ -207,9 +207,7 @@ def test_points_are_taken_once_and_in_whole_lines(meeting: Meeting) -> None:
     assert meeting.report(0, {"metrics-1.jsonl": (10**9, b"{}\n")})[0] == {"metrics-1.jsonl": len(data)}
     with meeting.db.read() as tx:
         assert [point.step for point in load_history(tx, meeting.run_id, "loss")] == [0, 1, 2, 3]
-        assert (
-            load_summaries(tx, [meeting.run_id])[meeting.run_id]["loss"].count == 4
-        )  # repeats are left out of histories
+        assert load_summaries(tx, [meeting.run_id])[meeting.run_id]["loss"].count == 4
 
 
 def test_notes_of_checkpoints_are_taken_once(meeting: Meeting, service: RunService) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from tests.mlflow_programs import environment, run_program
 from windlass.client import Client
-from windlass.core.errors import ServerUnreachable, Unauthorized
+from windlass.core.errors import InvalidInput, ServerUnreachable, Unauthorized
 from windlass.db.database import sqlite_url
 from windlass.imports.copying import Copier, Summary, Wishes
 from windlass.imports.destination import Destination
@@ -117,6 +117,25 @@ result["versions"] = {
 }
 """
 
+WRITES_MANY = """
+import math
+mlflow.set_experiment("wide")
+with mlflow.start_run() as run:
+    names = [f"layer{n}/norm" for n in range(2500)]
+    for step in range(3):
+        points = [mlflow.entities.Metric(name, step + 0.5, 1_700_000_000_000 + step, step) for name in names]
+        for start in range(0, 2500, 500):
+            client.log_batch(run.info.run_id, points[start : start + 500])
+    mlflow.log_metric(names[-1], math.inf, step=9)
+"""
+
+READS_FEW = """
+[run] = client.search_runs([client.get_experiment_by_name("wide").experiment_id])
+result["latest"] = {key: str(value) for key, value in run.data.metrics.items()}
+for key in ("layer0/norm", "layer77/norm", "layer2499/norm"):
+    result[key] = [[str(p.value), p.step, p.timestamp] for p in client.get_metric_history(run.info.run_id, key)]
+"""
+
 
 class Quiet:
     def found(self, runs: int) -> None: ...
@@ -124,6 +143,8 @@ class Quiet:
     def ended(self, run: str) -> None: ...
 
     def sent(self, size: int) -> None: ...
+
+    def logged(self, points: int) -> None: ...
 
 
 class Place:
@@ -325,6 +346,26 @@ result["sources"] = sorted(v.source.partition(":")[0] for v in client.search_mod
 result["names"] = sorted(one.name for one in client.search_experiments())
 """)
     assert found == {"sources": ["models", "s3"], "names": ["Default", "vision"]}
+
+
+def test_a_run_with_very_many_metrics_comes_in_few_calls(server: Place, here: Place) -> None:
+    server.program(WRITES_MANY)
+    opened = open_source(server.uri, server.environ)
+    calls: list[str] = []
+    opened._http.event_hooks["request"] = [lambda request: calls.append(request.url.path)]  # type: ignore[attr-defined]
+    summary = copy(server, here, opened)
+    assert (summary.points, summary.problems) == (3 * 2_500 + 1, [])
+    assert calls.count("/api/2.0/mlflow/metrics/get-history") == 0
+    assert sum(path.endswith("/points") for path in calls) == 2  # so many names at a time
+    assert here.program(READS_FEW) == server.program(READS_FEW)
+    again = copy(server, here, full=True)  # points are compared
+    assert (again.points, again.runs["unchanged"]) == (0, 1)
+
+
+def test_a_server_is_not_copied_to_itself(here: Place) -> None:
+    with pytest.raises(InvalidInput, match="is the server that would be copied to"):
+        copy(here, here)
+    assert "windlass.import" not in json.dumps(here.program(READS))
 
 
 def test_a_server_that_wants_a_token_is_not_read_without_one(server: Place, here: Place) -> None:

@@ -16,9 +16,9 @@ from windlass.core.quantities import format_size
 class Bar:
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
-        self._task = progress.add_task("runs", total=0, sent="", run="")
+        self._task = progress.add_task("runs", total=0, sent="", points="", run="")
         self._lock = threading.Lock()
-        self._found = self._sent = 0
+        self._found = self._sent = self._points = 0
 
     def found(self, runs: int) -> None:
         with self._lock:
@@ -33,6 +33,11 @@ class Bar:
             self._sent += size
         self._progress.update(self._task, sent=format_size(self._sent))
 
+    def logged(self, points: int) -> None:
+        with self._lock:
+            self._points += points
+        self._progress.update(self._task, points=f"{self._points:,} points")
+
 
 @contextmanager
 def shown_progress() -> Iterator[Bar]:
@@ -40,7 +45,7 @@ def shown_progress() -> Iterator[Bar]:
         TextColumn("copying"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("runs  {task.fields[sent]}"),
+        TextColumn("runs  {task.fields[points]}  {task.fields[sent]}"),
         TimeElapsedColumn(),
         TextColumn("{task.fields[run]}"),
     )

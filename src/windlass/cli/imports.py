@@ -124,19 +124,13 @@ def _show(summary: Summary, *, dry_run: bool) -> None:
         next_steps("windlass search")
 
 
-class _Quiet:
-    def found(self, runs: int) -> None: ...
-
-    def ended(self, run: str) -> None: ...
-
-    def sent(self, size: int) -> None: ...
-
-
 @contextlib.contextmanager
 def _watching() -> Iterator[Watcher]:
-    """On a terminal only, and on stderr."""
+    """On stderr: a bar on a terminal, elsewhere a line now and then."""
     if not sys.stderr.isatty():
-        yield _Quiet()
+        from windlass.cli.importlines import Lines
+
+        yield Lines(notice)
         return
     from windlass.cli.importbar import shown_progress
 

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterable, Mapping
 
 MARK_TAG = "windlass.import.mark"
+HERE_TAG = "windlass.import.here"  # for a moment, on the server that is copied to: by it an importer knows it again
 _LONGEST = 4_900  # tags of experiments hold 5,000 characters; facts beyond that are taken for changed
 
 
@@ -38,4 +39,4 @@ def changed_tags(there: Mapping[str, str], here: Mapping[str, str]) -> dict[str,
 
 
 def unmarked(tags: Mapping[str, str]) -> dict[str, str]:
-    return {key: value for key, value in tags.items() if key != MARK_TAG}
+    return {key: value for key, value in tags.items() if key not in (MARK_TAG, HERE_TAG)}

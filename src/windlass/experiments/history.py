@@ -9,13 +9,14 @@ import binascii
 import json
 import math
 from collections.abc import Sequence
-from itertools import takewhile
+from itertools import accumulate, takewhile
 from typing import NamedTuple
 
 from sqlalchemy import Connection, select
 
 from windlass.core.errors import InvalidInput
-from windlass.tracking.series import Reading, load_history, load_sampled
+from windlass.tracking.blocks import NO_STEP
+from windlass.tracking.series import Reading, load_history, load_points, load_sampled
 from windlass.tracking.tables import summaries
 
 # Clients ask for 25,000 and go on from there. Each point takes about a kilobyte on its way out.
@@ -80,6 +81,22 @@ def load_bulk(tx: Connection, run_ids: Sequence[str], key: str, *, most: int) ->
             some = load_history(tx, run_id, key, limit=most - len(found))
             found += [_point(run_id, key, reading) for reading in some]
     return found
+
+
+def load_many(tx: Connection, run_id: str, keys: Sequence[str]) -> dict[str, list[HistoryPoint]]:
+    """All points of the first of these metrics: of as many as go in one answer together, which may be none."""
+    named = (summaries.c.run_id == run_id, summaries.c.name.in_(list(keys)))
+    rows = tx.execute(select(summaries.c.name, summaries.c.points).where(*named))
+    counts: dict[str, int] = {row.name: row.points for row in rows}
+    sizes = accumulate(counts.get(key, 0) for key in keys)
+    chosen = [key for key, size in zip(keys, sizes, strict=True) if size <= MOST_IN_PAGE]
+    return {
+        key: [
+            HistoryPoint(run_id, key, value, round(at * 1000), 0 if step == NO_STEP else step)
+            for step, at, value in zip(*column, strict=True)
+        ]
+        for key, column in load_points(tx, run_id, chosen).items()
+    }
 
 
 def load_interval(

@@ -257,6 +257,11 @@ class TrackedRunService:
         with self._db.read() as tx:
             return history.load_page(tx, run_id, key, most=most, token=token)
 
+    def all_points(self, run_id: str, keys: Sequence[str]) -> dict[str, list[HistoryPoint]]:
+        with self._db.read() as tx:
+            runstore.load_info(tx, run_id)
+            return history.load_many(tx, run_id, keys)
+
     def histories(self, run_ids: Sequence[str], key: str, *, most: int) -> list[HistoryPoint]:
         with self._db.read() as tx:
             return history.load_bulk(tx, run_ids, key, most=most)

@@ -57,6 +57,14 @@ def read_run(found: Mapping[str, Any]) -> Run:
     )
 
 
+def read_histories(answer: Mapping[str, Any]) -> dict[str, list[Point]]:
+    """What our own servers tell of many metrics of a run."""
+    return {
+        name: [Point(int(step), int(at_ms), plain(float(value))) for step, at_ms, value in rows]
+        for name, rows in answer["points"].items()
+    }
+
+
 def read_point(found: Mapping[str, Any]) -> Point:
     return Point(int(found.get("step") or 0), int(found.get("timestamp") or 0), plain(float(found.get("value") or 0)))
 

@@ -59,6 +59,9 @@ class BoardSource:
     def close(self) -> None:
         pass
 
+    def is_windlass(self) -> bool:
+        return False
+
     def experiments(self, *, deleted: bool) -> Iterator[Experiment]:
         del deleted
         yield Experiment(id="0", name=self._name)
@@ -71,6 +74,9 @@ class BoardSource:
 
     def history(self, run: Run, key: str) -> Iterator[Point]:
         yield from self._points_of(run.files.place).points[key]
+
+    def histories(self, run: Run) -> Iterator[tuple[str, Iterator[Point]]]:
+        return ((key, self.history(run, key)) for key in run.metrics)
 
     def logged_models(self, experiment: Experiment) -> Iterator[LoggedModel]:
         del experiment

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from windlass.core.clock import Clock, SystemClock
 from windlass.core.errors import Gone, InvalidInput, ServerUnreachable, Unauthorized, WindlassError
-from windlass.core.marks import MARK_TAG, changed_tags
+from windlass.core.marks import HERE_TAG, MARK_TAG, changed_tags
 from windlass.imports import plan
 from windlass.imports.destination import POINTS_AT_ONCE, Destination, KnownExperiment, Taken
 from windlass.imports.plan import Deed, Here, Places
@@ -59,6 +59,8 @@ class Watcher(Protocol):
 
     def sent(self, size: int) -> None: ...
 
+    def logged(self, points: int) -> None: ...
+
 
 class Copier:
     def __init__(
@@ -80,13 +82,26 @@ class Copier:
 
     def copy(self) -> Summary:
         """Raises ServerUnreachable and Unauthorized; what goes wrong with one run is among the summary's problems."""
-        chosen = self._chosen()
         known = self._server.experiments()
+        self._check_other(known.values())
+        chosen = self._chosen()
         for experiment in chosen:
             self._copy_experiment(experiment, known.get(experiment.name))
         with self._tolerating("registered models"):
             self._copy_registered(list(self._source.registered_models()), self._server.registered_models())
         return self.summary
+
+    def _check_other(self, known: Iterable[KnownExperiment]) -> None:
+        """Raises InvalidInput if the source is the server itself, by whatever address."""
+        marked = next((one.id for one in known if not one.deleted), None)
+        if marked is None or not self._source.is_windlass():
+            return
+        with self._server.marked(marked) as mark:
+            if any(one.tags.get(HERE_TAG) == mark for one in self._source.experiments(deleted=False)):
+                raise InvalidInput(
+                    f"{self._source.address} is the server that would be copied to",
+                    hint="give the address of another server; --server names the one to copy to",
+                )
 
     def _chosen(self) -> list[Experiment]:
         found = list(self._source.experiments(deleted=self._wishes.deleted))
@@ -201,11 +216,13 @@ class Copier:
         self._server.log_points(run_id, points)
         with self._lock:
             self.summary.points += len(points)
+        self._watcher.logged(len(points))
 
     def _missing_points(self, run: Run, run_id: str, taken: Taken) -> Iterator[tuple[str, Point]]:
-        for key in run.metrics:
-            here = () if taken.created else self._server.history(run_id, key)
-            for point in plan.missing_points(self._source.history(run, key), here):
+        here: Iterator[tuple[str, Iterable[Point]]]
+        here = ((key, ()) for key in run.metrics) if taken.created else self._server.histories(run_id, run.metrics)
+        for (key, known), (_, points) in zip(here, self._source.histories(run), strict=True):
+            for point in plan.missing_points(points, known):
                 yield key, point
 
     # ---- models ------------------------------------------------------------------------------------------------------

@@ -4,14 +4,17 @@ call may be repeated."""
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from windlass.client.transport import Transport
 from windlass.core.errors import InvalidInput
-from windlass.core.marks import MARK_TAG, unmarked
+from windlass.core.marks import HERE_TAG, MARK_TAG, unmarked
 from windlass.imports import answers
+from windlass.imports.histories import together
 from windlass.imports.plan import Here, kept_model_id, kept_run_id
 from windlass.imports.records import Dataset, LoggedModel, ModelPoint, Point, RegisteredModel, Run, Version
 
@@ -87,6 +90,23 @@ class Destination:
         if run.model_outputs:
             made = [{"model_id": kept_model_id(one), "step": step} for one, step in run.model_outputs]
             self._post("runs/outputs", {"run_id": run_id, "models": made})
+
+    @contextmanager
+    def marked(self, experiment_id: str) -> Iterator[str]:
+        """One of its experiments has this mark meanwhile: whoever reads it there reads this server."""
+        mark = secrets.token_hex(16)
+        self.set_experiment_tags(experiment_id, {HERE_TAG: mark})
+        try:
+            yield mark
+        finally:
+            self._post("experiments/delete-experiment-tag", {"experiment_id": experiment_id, "key": HERE_TAG})
+
+    def histories(self, run_id: str, keys: Iterable[str]) -> Iterator[tuple[str, Iterable[Point]]]:
+        def fetch(some: Sequence[str]) -> Mapping[str, Sequence[Point]]:
+            path = f"/api/imports/runs/{run_id}/points"
+            return answers.read_histories(self._transport.post(path, {"names": list(some)}, repeat=True))
+
+        return together(keys, fetch, lambda key: self.history(run_id, key))
 
     def history(self, run_id: str, key: str) -> Iterator[Point]:
         asked: dict[str, Any] = {"run_id": run_id, "metric_key": key, "max_results": 100_000}

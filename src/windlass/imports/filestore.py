@@ -51,6 +51,9 @@ class FolderSource:
 
     # ---- records -----------------------------------------------------------------------------------------------------
 
+    def is_windlass(self) -> bool:
+        return False
+
     def experiments(self, *, deleted: bool) -> Iterator[Experiment]:
         for above in (self._root, self._root / _TRASH) if deleted else (self._root,):
             for folder in _folders(above):
@@ -79,6 +82,9 @@ class FolderSource:
             for line in lines:
                 if line.endswith("\n") and (point := _point(line)):  # else somebody is writing it
                     yield point
+
+    def histories(self, run: Run) -> Iterator[tuple[str, Iterator[Point]]]:
+        return ((key, self.history(run, key)) for key in run.metrics)
 
     def logged_models(self, experiment: Experiment) -> Iterator[LoggedModel]:
         for folder in _folders(self._experiment(experiment) / _MODELS):

@@ -1,12 +1,13 @@
-"""Histories of a metric for many runs at a time: MLflow answers one call for a hundred short ones about as fast as a
-call for one. Histories that are too long for that are asked for one by one.
+"""Histories that are asked for together: of one metric for many runs, which MLflow answers about as fast as for one, or
+of many metrics of a run, which our own servers tell. Histories that are too long for that are asked for one by one.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
 
 from windlass.imports.records import Point, Run
 
@@ -16,6 +17,26 @@ _MOST_GROUPS = 8  # that are remembered: more than are copied at a time
 
 # Points by run, or None if there are more than one answer holds.
 Fetch = Callable[[Sequence[str], str], dict[str, list[Point]] | None]
+
+_KEYS_AT_ONCE = 2_000
+
+
+def together(
+    keys: Iterable[str],
+    fetch: Callable[[Sequence[str]], Mapping[str, Sequence[Point]]],
+    alone: Callable[[str], Iterable[Point]],
+) -> Iterator[tuple[str, Iterable[Point]]]:
+    """Of these metrics in their order. `fetch` tells some of those that it is asked for, from the first on: as many as
+    fit into an answer."""
+    left = list(keys)
+    while left:
+        found = fetch(left[:_KEYS_AT_ONCE])
+        told = list(takewhile(found.__contains__, left))
+        for key in told:
+            yield key, found[key]
+        if not told:
+            yield left[0], alone(left[0])
+        left = left[max(1, len(told)) :]
 
 
 class Histories:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
@@ -122,12 +122,20 @@ class Source(Protocol):
     @property
     def address(self) -> str: ...
 
+    def is_windlass(self) -> bool:
+        """Whether it is a server of ours."""
+        ...
+
     def experiments(self, *, deleted: bool) -> Iterator[Experiment]: ...
 
     def runs(self, experiment: Experiment, *, deleted: bool) -> Iterator[Run]: ...
 
     def history(self, run: Run, key: str) -> Iterator[Point]:
         """All points of a metric, in no order that counts."""
+        ...
+
+    def histories(self, run: Run) -> Iterator[tuple[str, Iterable[Point]]]:
+        """Of all its metrics, one after the other."""
         ...
 
     def logged_models(self, experiment: Experiment) -> Iterator[LoggedModel]: ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import ssl
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -14,11 +14,12 @@ import httpx
 
 from windlass.core.errors import InvalidInput, ServerUnreachable, Unauthorized, WindlassError
 from windlass.imports import answers
-from windlass.imports.histories import MOST_POINTS, Histories
+from windlass.imports.histories import MOST_POINTS, Histories, together
 from windlass.imports.records import Experiment, File, LoggedModel, Owner, Point, RegisteredModel, Run
 
 _WAITS_S = (0.2, 0.5, 1.0, 2.0)
 _PIECE_BYTES = 1 << 20
+_WORTH_ASKING = 20  # metrics of a run: of fewer, many runs are asked for together
 _PROMPTS = "tags.`mlflow.prompt.is_prompt` = 'true'"
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 
@@ -48,6 +49,7 @@ class RestSource:
         """The token, or name and password, are those that MLflow's client would send."""
         self._url = url.rstrip("/")
         self._histories = Histories(self._history_of_many)
+        self._is_windlass: bool | None = None
         token = environ.get("MLFLOW_TRACKING_TOKEN")
         user = environ.get("MLFLOW_TRACKING_USERNAME")
         self._http = httpx.Client(
@@ -69,6 +71,15 @@ class RestSource:
     def close(self) -> None:
         self._http.close()
 
+    def is_windlass(self) -> bool:
+        if self._is_windlass is None:
+            answer = self._send("GET", "/api/info", {})
+            try:
+                self._is_windlass = answer.status_code == 200 and "pass_ms" in answer.json()
+            except ValueError:
+                self._is_windlass = False
+        return self._is_windlass
+
     # ---- records -----------------------------------------------------------------------------------------------------
 
     def experiments(self, *, deleted: bool) -> Iterator[Experiment]:
@@ -87,6 +98,15 @@ class RestSource:
             runs = [answers.read_run(found) for found in page.get("runs") or ()]
             self._histories.announce(runs)
             yield from runs
+
+    def histories(self, run: Run) -> Iterator[tuple[str, Iterable[Point]]]:
+        def fetch(keys: Sequence[str]) -> Mapping[str, Sequence[Point]]:
+            answer = self._send("POST", f"/api/imports/runs/{quote(run.id)}/points", {"names": list(keys)})
+            return answers.read_histories(answer.json()) if answer.status_code == 200 else {}  # of the version before
+
+        if len(run.metrics) >= _WORTH_ASKING and self.is_windlass():
+            return together(run.metrics, fetch, lambda key: self.history(run, key))
+        return ((key, self.history(run, key)) for key in run.metrics)
 
     def history(self, run: Run, key: str) -> Iterator[Point]:
         together = self._histories.take(run.id, key)

@@ -40,6 +40,16 @@ class RunHead(_Body):
     end_ms: Moment | None = None
 
 
+class Names(_Body):
+    names: list[str] = Field(max_length=2_000)
+
+
+class Histories(BaseModel):
+    """Of metrics, each point as step, milliseconds and value; values also `NaN`, `Infinity`, `-Infinity`, as text."""
+
+    points: dict[str, list[tuple[int, int, float | str]]]
+
+
 class ModelPoint(_Body):
     key: Annotated[Line, Field(max_length=250)]
     value: float = Field(description="also `NaN`, `Infinity`, `-Infinity`, as text")

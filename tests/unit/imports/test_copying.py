@@ -40,8 +40,14 @@ class There:
             end_ms=1,
         )
 
+    def is_windlass(self) -> bool:
+        return False
+
     def history(self, run: Run, key: str) -> Iterator[Point]:
         yield run.metrics[key]
+
+    def histories(self, run: Run) -> Iterator[tuple[str, Iterator[Point]]]:
+        return ((key, self.history(run, key)) for key in run.metrics)
 
     def files(self, _owner: Owner) -> Iterator[File]:
         yield from (File(path, 3) for path in self._files)
@@ -110,6 +116,8 @@ class Quiet:
 
     def sent(self, size: int) -> None: ...
 
+    def logged(self, points: int) -> None: ...
+
 
 def copy(there: There, here: Here, wishes: Wishes | None = None) -> Summary:
     return Copier(there, here, wishes or Wishes(), Quiet()).copy()  # type: ignore[arg-type]
@@ -148,8 +156,8 @@ def test_points_of_earlier_steps_that_came_since_are_copied() -> None:
             [run] = There(metrics=["a"]).runs()
             return {RUN: plan.Here(plan.fingerprint(run), deleted=False)}
 
-        def history(self, *_: object) -> list[Point]:
-            return [Point(0, 1, 2.0)]
+        def histories(self, _run_id: str, keys: Iterable[str]) -> Iterator[tuple[str, list[Point]]]:
+            return ((key, [Point(0, 1, 2.0)]) for key in keys)
 
     for wishes, points in ((Wishes(), []), (Wishes(full=True), ["a"])):
         here = Again()

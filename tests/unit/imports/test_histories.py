@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from windlass.imports.histories import Histories
+from windlass.imports.histories import Histories, together
 from windlass.imports.records import Owner, Point, Run
 
 
@@ -52,3 +52,17 @@ def test_no_more_is_remembered_than_is_being_copied() -> None:
         histories.announce([run(50 * page + number, "a") for number in range(50)])
     assert histories.take("r0", "a") is None
     assert histories.take("r1499", "a") == [Point(1, 1499, 1.0)]
+
+
+def test_metrics_are_asked_for_together_as_far_as_they_fit() -> None:
+    asked: list[list[str]] = []
+
+    def fetch(keys: Sequence[str]) -> dict[str, list[Point]]:
+        asked.append(list(keys))
+        return {} if keys[0] == "long" else {key: [Point(0, 0, float(len(key)))] for key in keys[:2]}
+
+    keys = ["a", "bb", "long", "c", "dd", "eee"]
+    found = list(together(keys, fetch, lambda _: [Point(0, 0, -1.0)]))
+    assert [key for key, _ in found] == keys
+    assert [points[0].value for _, points in found] == [1.0, 2.0, -1.0, 1.0, 2.0, 3.0]  # type: ignore[index]
+    assert [some[0] for some in asked] == ["a", "long", "c", "eee"]

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Path, Response
 
+from windlass.api.answers import json_of
 from windlass.api.context import Context
+from windlass.api.mlflow.answers import number
 from windlass.experiments.modelsearch import STATUSES
 from windlass.experiments.types import LoggedModel, ModelMetric, Pair, RunInfo, Stage
 from windlass.registry.types import ModelVersion
@@ -17,6 +19,7 @@ from windlass.wire import imports as wire
 router = APIRouter(prefix="/api/imports", tags=["imports"])
 
 RunId = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
+AnyRunId = Annotated[str, Path(pattern=r"^[^\x00/]{1,200}$")]
 ModelId = Annotated[str, Path(pattern="^m-[0-9a-f]{32}$")]
 
 
@@ -36,6 +39,15 @@ def put_run(run_id: RunId, head: wire.RunHead, services: Context) -> wire.Taken:
     )
     info, created = services.tracked_runs.adopt(given)
     return wire.Taken(id=info.id, created=created, location=info.artifact_uri)
+
+
+@router.post("/runs/{run_id}/points", response_model=wire.Histories)
+def points(run_id: AnyRunId, wanted: wire.Names, services: Context) -> Response:
+    """All points of metrics of a run, of ours too: from the first name on as many as fit into one answer. If that is
+    none, the first alone is longer than that: MLflow's API tells it in pages."""
+    found = services.tracked_runs.all_points(run_id, wanted.names)
+    points = {name: [(one.step, one.at_ms, number(one.value)) for one in rows] for name, rows in found.items()}
+    return json_of(wire.Histories.model_construct(points=points))
 
 
 @router.post("/logged-models/{model_id}")

@@ -84,7 +84,7 @@ def test_a_rule_can_end_its_run(service: RunService, database: Database) -> None
     assert run.cancelling
     assert run.cancel_grace_s == run.spec.grace
     last = service.events(run_id, after=0).events[-1]
-    assert (last.kind, last.message) == ("cancel_requested", "stopped by its rule 1: loss is nan; grace 10 s")
+    assert (last.kind, last.message) == ("cancel_requested", "stopped by rule 1: loss is nan; grace 10 s")
 
 
 def test_a_run_that_has_ended_is_not_stopped_again(service: RunService, database: Database) -> None:

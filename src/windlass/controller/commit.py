@@ -21,8 +21,9 @@ from windlass.core.exits import Exit, ExitReason
 from windlass.core.quantities import format_duration
 from windlass.core.resources import Placement
 from windlass.db.database import Database
+from windlass.engines.contract import StopKind
 from windlass.runs import store
-from windlass.runs.leaving import load_waiting, load_warned, withdraw
+from windlass.runs.leaving import load_reason, load_waiting, load_warned, withdraw
 from windlass.runs.records import AttemptRecord, GivingWay, RunRecord, exit_to_json
 from windlass.runs.retry import Blame, Retry
 from windlass.runs.types import AttemptState, EventKind, RunState
@@ -127,13 +128,14 @@ def commit_end(
     log_dirs: Sequence[str] = (),
 ) -> None:
     """End the attempt and, in the same breath, say what becomes of its run."""
+    decision, why = _with_reason(tx, run, decision)
     if decision.started_at is not None and run.state is RunState.STARTING:
         beginning = MarkRunning(started_at=decision.started_at)
         commit_running(tx, [(run, attempt, beginning)], now=now)
         first = run.started_at or decision.started_at
         run = replace(run, state=RunState.RUNNING, version=run.version + 1, started_at=first)
     started_at = decision.started_at or attempt.started_at
-    kind, message, changes = _conclusion(decision, now)
+    kind, message, changes = _conclusion(decision, now, why)
     is_over = kind is not EventKind.RETRYING and started_at is not None
     store.end_attempt(
         tx, attempt, decision.exit, started_at=started_at, ended_at=decision.ended_at,
@@ -244,13 +246,21 @@ def _starting(run: RunRecord, attempt: AttemptRecord, started_at: float) -> stor
     )
 
 
-def _conclusion(decision: EndAttempt, now: float) -> tuple[EventKind, str, dict[str, Any]]:
+def _with_reason(tx: Connection, run: RunRecord, decision: EndAttempt) -> tuple[EndAttempt, str]:
+    """With why it was to end, which the engine could not know; and that by itself."""
+    why = load_reason(tx, run) or StopKind.CANCELLED.on_request
+    if decision.exit.reason is ExitReason.CANCELLED and decision.exit.message == StopKind.CANCELLED.on_request:
+        decision = replace(decision, exit=replace(decision.exit, message=why))
+    return decision, why
+
+
+def _conclusion(decision: EndAttempt, now: float, why_cancelled: str) -> tuple[EventKind, str, dict[str, Any]]:
     ended = {"ended_at": decision.ended_at, "exit": exit_to_json(decision.exit)}
     match decision.verdict:
         case Succeed():
             return EventKind.SUCCEEDED, "every rank completed", ended
         case Cancel():
-            return EventKind.CANCELLED, "cancelled on request", ended
+            return EventKind.CANCELLED, why_cancelled, ended
         case Retry(after_s=0.0, why=why) if decision.exit.reason is ExitReason.PREEMPTED:
             return EventKind.RETRYING, f"stopped for now: {why}", {"retry_at": now}
         case Retry(after_s=after_s, why=why):

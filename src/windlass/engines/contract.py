@@ -78,6 +78,12 @@ class StopKind(StrEnum):
 
     CANCELLED = "cancelled"
     PREEMPTED = "preempted"
+
+    @property
+    def on_request(self) -> str:
+        """What engines say of an attempt that ended so. They know that it was asked to, not why."""
+        return f"{self} on request"
+
     COMPLETED = "completed"  # an engine's own: all that the attempt is for has ended well, the rest only serves it
 
 

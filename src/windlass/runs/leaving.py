@@ -1,5 +1,5 @@
 """Attempts that are warned: that they were is an event of their run, written before anybody tells them. Until then the
-scheduler's wish can be withdrawn.
+scheduler's wish can be withdrawn. And why runs are being cancelled, which is in an event too.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from sqlalchemy import Connection, select, update
 
 from windlass.core.ids import attempt_id
 from windlass.runs.bulk import in_parts
-from windlass.runs.records import AttemptRecord
+from windlass.runs.records import AttemptRecord, RunRecord
 from windlass.runs.store import WAITING
 from windlass.runs.tables import attempts, events, runs
 from windlass.runs.types import EventKind
@@ -25,6 +25,15 @@ def load_warned(tx: Connection, found: Sequence[AttemptRecord]) -> set[str]:
         )
         warned |= {attempt_id(row.run_id, row.attempt) for row in tx.execute(told)}
     return warned & {attempt.id for attempt in found}
+
+
+def load_reason(tx: Connection, run: RunRecord) -> str | None:
+    """Why a run is being cancelled, where it was not a person's wish."""
+    if run.cancel_requested_at is None:
+        return None
+    asked = (events.c.run_id == run.id, events.c.kind == EventKind.CANCEL_REQUESTED)
+    data = tx.execute(select(events.c.data).where(*asked).order_by(events.c.seq.desc()).limit(1)).scalar()
+    return (data or {}).get("why")
 
 
 def load_waiting(tx: Connection, run_ids: Iterable[str]) -> set[str]:

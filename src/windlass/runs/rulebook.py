@@ -169,6 +169,7 @@ def _plain(value: float | None) -> float | str | None:
 
 
 def _stop(tx: Connection, run: RunRecord | None, number: int, finding: Finding, *, now: float) -> None:
+    why = f"stopped by rule {number + 1}: {finding.message}"
     for _ in range(_TRIES):
         if run is None or not run.state.is_live or run.cancelling:
             return
@@ -178,7 +179,8 @@ def _stop(tx: Connection, run: RunRecord | None, number: int, finding: Finding, 
                 run,
                 EventKind.CANCEL_REQUESTED,
                 now=now,
-                message=f"stopped by its rule {number + 1}: {finding.message}; grace {run.spec.grace:g} s",
+                message=f"{why}; grace {run.spec.grace:g} s",
+                data={"why": why},
                 cancel_requested_at=now,
                 cancel_grace_s=run.spec.grace,
             )

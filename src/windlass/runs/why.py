@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 from windlass.core.exits import Exit, ExitReason
 from windlass.core.quantities import format_duration, format_roughly
 from windlass.runs import store
+from windlass.runs.leaving import load_reason
 from windlass.runs.queue import QueueDesk
 from windlass.runs.records import AttemptRecord, RunRecord
 from windlass.runs.types import STATE_AFTER, RunState
@@ -46,6 +47,7 @@ def explain_run(tx: Connection, run: RunRecord, desk: QueueDesk, *, now: float) 
         summary = f"{verb}: attempt {run.attempt_count} on {held}, {format_duration(now - since)} so far"
         said = [f"{tried[-1].engine} says: {tried[-1].detail}"] if tried and tried[-1].detail else []
         said += _growing(run, tried[-1]) if tried else []
+        said += [why] if (why := load_reason(tx, run)) else []
         return _why(run, summary, [*said, *history])
     moves = [event for event in store.load_events(tx, run.id) if event.kind in STATE_AFTER]
     traceback = run.exit.traceback.splitlines() if run.exit is not None and run.exit.traceback else []

@@ -181,7 +181,7 @@ class FakeEngine:
             ends.append((started_at + launch.timeout_s, Exit(reason=ExitReason.TIMEOUT, message="over its time")))
         if attempt.stopped_at is not None:
             patience_s = attempt.grace_s if word == "stubborn" else 0.0
-            exit = Exit(reason=ExitReason(attempt.stop_kind), message=f"{attempt.stop_kind} on request")
+            exit = Exit(reason=ExitReason(attempt.stop_kind), message=attempt.stop_kind.on_request)
             ends.append((attempt.stopped_at + patience_s, exit))
         return ends
 

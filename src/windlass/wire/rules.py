@@ -61,6 +61,12 @@ class RuleSpec(StrictModel):
             raise ValueError(f"`{given[0]}` needs a `metric`")
         return self
 
+    def idle_keys(self) -> list[str]:
+        """Keys that say something which this rule does not heed."""
+        if self.patience is not None:
+            return []
+        return [name for name in ("goal", "min_delta") if getattr(self, name) != type(self).model_fields[name].default]
+
     def describe(self) -> str:
         """For people, in one line."""
         of = self.metric or "any metric"

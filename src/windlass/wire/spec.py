@@ -230,6 +230,9 @@ class RunSpec(StrictModel):
         return self
 
 
+_KEYS, _RULE_KEYS = "docs/spec.md lists every key", "docs/rules.md lists the keys of rules"
+
+
 def parse_spec(data: Any, *, line_of: Callable[[Sequence[str | int]], str] | None = None) -> RunSpec:
     """Validate `data`; raise InvalidSpec with every problem. `line_of` makes a key path a prefix like `f.yaml:7: `."""
     where = line_of or (lambda _loc: "")
@@ -239,7 +242,15 @@ def parse_spec(data: Any, *, line_of: Callable[[Sequence[str | int]], str] | Non
         spec = RunSpec.model_validate(data)
         if spec.checkpoint is not None:
             check_stores(spec.checkpoint)  # not by the model: runs of before that have it must stay readable
-        return spec
     except ValidationError as invalid:
         problems = problems_of(invalid, RunSpec, data, where=where, not_yet=NOT_YET)
-    raise InvalidSpec(problems, hint="docs/spec.md lists every key")
+        about = {error["loc"][:1] for error in invalid.errors(include_url=False)}
+        raise InvalidSpec(problems, hint=_RULE_KEYS if about == {("rules",)} else _KEYS) from None
+    # Not by the model: specs that were taken before this was asked must stay readable.
+    if idle := [
+        f"{where(('rules', number, key))}`rules.{number}.{key}` goes with `patience`; this rule has none"
+        for number, rule in enumerate(spec.rules)
+        for key in rule.idle_keys()
+    ]:
+        raise InvalidSpec(idle, hint=_RULE_KEYS)
+    return spec

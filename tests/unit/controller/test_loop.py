@@ -22,6 +22,7 @@ from windlass.core.resources import Placement
 from windlass.engines.contract import Observation, Phase
 from windlass.runs.records import RunRecord
 from windlass.testing.fake_engine import FakeEngine
+from windlass.wire.runs import MetricBatch, Point
 
 
 def test_a_run_from_the_queue_to_its_end(stage: Stage) -> None:
@@ -119,6 +120,31 @@ def test_a_live_run_is_cancelled_with_grace(stage: Stage) -> None:
     stage.pass_time(6)
     assert stage.state(run_id) == "cancelled"
     assert stage.service.view(run_id).exit_code == 130
+
+
+def test_a_run_that_its_rule_has_stopped_says_so(stage: Stage) -> None:
+    run_id = stage.submit(
+        "stubborn", rules=[{"metric": "x", "above": 100}, {"metric": "x", "above": 3, "then": "stop"}]
+    )
+    stage.controller.tick()
+    stage.controller.tick()
+    batch = MetricBatch(source="s", seq=0, points=[Point(at=1_000.0, step=4, values={"x": 5.0})])
+    stage.service.ingest(run_id, batch)
+    assert "stopped by rule 2: x is 5, above 3" in stage.service.why(run_id).details
+    stage.controller.tick()
+    stage.pass_time(11)
+    view = stage.service.view(run_id)
+    assert (view.state, view.exit.reason, view.exit.message) == (
+        "cancelled", "cancelled", "stopped by rule 2: x is 5, above 3",
+    )  # fmt: skip
+    assert stage.service.why(run_id).summary == "cancelled: stopped by rule 2: x is 5, above 3"
+    stage.service.resume(run_id)
+    stage.controller.tick()
+    stage.controller.tick()
+    stage.service.cancel(run_id, grace_s=1)
+    stage.controller.tick()
+    stage.pass_time(2)
+    assert stage.service.view(run_id).exit.message == "cancelled on request"
 
 
 def test_more_haste_reaches_the_engine(stage: Stage) -> None:

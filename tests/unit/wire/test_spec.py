@@ -349,3 +349,23 @@ def test_each_store_has_an_address_of_its_own() -> None:
     one = parse_spec({"command": "x", "checkpoint": {"store": "s3://a", "store_endpoint": "http://x"}}).checkpoint
     assert one is not None
     assert [one.endpoint_of(place) for place in ("s3://a/r-1/step-1", "/home/step-1")] == ["http://x", None]
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        ({"metric": "x", "above": 3, "min_delta": 1}, "`rules.0.min_delta` goes with `patience`; this rule has none"),
+        ({"nan": True, "goal": "max"}, "`rules.0.goal` goes with `patience`; this rule has none"),
+        ({"metric": "x", "abov": 3}, "unknown key `rules.0.abov`; did you mean `above`?"),
+    ],
+)
+def test_a_rule_that_says_what_it_does_not_heed_is_refused(rule: dict[str, object], said: str) -> None:
+    with pytest.raises(InvalidSpec) as refused:
+        parse_spec({"command": "true", "rules": [rule]})
+    assert said in str(refused.value)
+    assert refused.value.hint == "docs/rules.md lists the keys of rules"
+
+
+def test_a_rule_may_say_what_is_so_anyway() -> None:
+    rule = {"metric": "x", "above": 3, "min_delta": 0.0, "goal": "min"}  # as specs of runs are kept
+    assert parse_spec({"command": "true", "rules": [rule]}).rules[0].above == 3

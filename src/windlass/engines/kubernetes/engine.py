@@ -158,7 +158,7 @@ class KubernetesEngine:
         reports = self._book.load([attempt_id]).get(attempt_id)
         if reports is None or all(report.outcome is not None for report in reports):
             return
-        self._ask_to_stop(attempt_id, grace_s=grace_s, kind=kind, reason=f"{kind} by request")
+        self._ask_to_stop(attempt_id, grace_s=grace_s, kind=kind, reason=kind.on_request)
 
     def release(self, attempt_id: str) -> None:
         reports = self._book.load([attempt_id]).get(attempt_id, ())

@@ -116,7 +116,7 @@ class LocalEngine:
     def stop(self, attempt_id: str, *, grace_s: float, kind: StopKind = StopKind.CANCELLED) -> None:
         seen = self._look_up(attempt_id)
         if seen is not None:
-            self._stop(seen.nodes, grace_s=grace_s, reason=f"{kind} on request", kind=kind)
+            self._stop(seen.nodes, grace_s=grace_s, reason=kind.on_request, kind=kind)
 
     def release(self, attempt_id: str) -> None:
         seen = self._look_up(attempt_id)

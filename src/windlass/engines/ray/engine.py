@@ -118,7 +118,7 @@ class RayEngine:
         return {id: self._observe(id, reports.get(id, ()), tables) for id in attempt_ids}
 
     def stop(self, attempt_id: str, *, grace_s: float, kind: StopKind = StopKind.CANCELLED) -> None:
-        self._book.wish_to_stop(attempt_id, grace_s=grace_s, kind=kind, reason=f"{kind} on request")
+        self._book.wish_to_stop(attempt_id, grace_s=grace_s, kind=kind, reason=kind.on_request)
         kill_at = time.monotonic() + grace_s + _OVERTIME_S
         seen = self._seen.setdefault(attempt_id, _Seen())
         seen.kill_at = min(kill_at, seen.kill_at) if seen.kill_at is not None else kill_at

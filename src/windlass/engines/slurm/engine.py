@@ -105,7 +105,7 @@ class SlurmEngine:
     def stop(self, attempt_id: str, *, grace_s: float, kind: StopKind = StopKind.CANCELLED) -> None:
         attempt = self._look_up(attempt_id)
         if attempt is not None and attempt.plans is not None:
-            self._stop(attempt, grace_s=grace_s, reason=f"{kind} on request", kind=kind)
+            self._stop(attempt, grace_s=grace_s, reason=kind.on_request, kind=kind)
 
     def release(self, attempt_id: str) -> None:
         attempt = self._look_up(attempt_id)

@@ -371,6 +371,20 @@ def test_a_clone_is_the_same_but_for_its_changes(service: RunService) -> None:
     assert service.clone(original.id, wire.CloneRequest(name="mine"), user=None).name == "mine"
 
 
+def test_a_copy_is_of_who_asked_for_it(service: RunService) -> None:
+    origin = wire.Origin(user="ann", host="here", cwd="/work")
+    request = wire.SubmitRequest(spec={"command": "true", "code": None}, origin=origin)
+    original = service.submit(request, idempotency_key=None, user=None)
+    asker = wire.Asker(user="bob", host="there")
+    for copy in (
+        service.clone(original.id, wire.CloneRequest(asker=asker), user=None),
+        service.reproduce(original.id, wire.ReproduceRequest(asker=asker), user=None).run,
+    ):
+        assert (copy.user, copy.origin.user, copy.origin.host, copy.origin.cwd) == ("bob", "bob", "there", "/work")
+    unknown = service.clone(original.id, wire.CloneRequest(), user=None)
+    assert (unknown.user, unknown.origin.host) == ("ann", "here")
+
+
 def test_a_clone_can_have_another_seed(service: RunService) -> None:
     original = submit(service, seed=1)
     assert service.clone(original.id, wire.CloneRequest(set={"seed": 2}), user=None).seed == 2

@@ -58,6 +58,11 @@ def gather_origin(code: Path, environ: Mapping[str, str] = os.environ) -> Origin
     )
 
 
+def asker() -> dict[str, str | None]:
+    """Who asks for a copy of a run, as the wire's of that name."""
+    return {"user": _user(), "host": socket.gethostname()}
+
+
 def search_path(environ: Mapping[str, str]) -> str | None:
     """PATH, as it would be with this interpreter's virtual environment activated: `.venv/bin/windlass run train.py`
     means that environment's python. Not so where another one is active, or where the command is a link into an

@@ -254,18 +254,20 @@ class Run:
         self, *, set: Mapping[str, Any] | None = None, name: str | None = None, secrets: Secrets | None = None
     ) -> Run:
         """Submit the same code and spec again as a new run, with changes: `lr`, `params.lr` or `resources.gpus`."""
+        from windlass.client.provenance import asker
         from windlass.client.submission import given_secrets
 
-        body: dict[str, Any] = {"set": dict(set or {}), "secrets": given_secrets(secrets)}
+        body: dict[str, Any] = {"set": dict(set or {}), "secrets": given_secrets(secrets), "asker": asker()}
         if name is not None:
             body["name"] = name
         return Run(self._client, read(RunView, self._client.transport.post(self._path("/clone"), body)))
 
     def reproduce(self, *, name: str | None = None, secrets: Secrets | None = None) -> tuple[Run, list[Pin]]:
         """Submit exactly this run again. The pins say what of it is the same for certain."""
+        from windlass.client.provenance import asker
         from windlass.client.submission import given_secrets
 
-        body: dict[str, Any] = {"secrets": given_secrets(secrets), **({"name": name} if name else {})}
+        body: dict[str, Any] = {"secrets": given_secrets(secrets), "asker": asker(), **({"name": name} if name else {})}
         found = read(Reproduction, self._client.transport.post(self._path("/reproduce"), body))
         return Run(self._client, found.run), found.pins
 

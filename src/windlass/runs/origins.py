@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from windlass.blobs.contract import Blobs
@@ -28,3 +29,9 @@ def keep_origin(blobs: Blobs, origin: wire.Origin) -> dict[str, Any]:
     if data["git"]:
         data["git"]["diff"] = None
     return data
+
+
+def copied_origin(origin: Mapping[str, Any], asker: wire.Asker | None) -> dict[str, Any]:
+    """Of a copy: the code and the environment are the original's, who asked for it need not be. Nobody known: whoever
+    submitted the original, so that limits for each user hold for copies too."""
+    return {**origin, **(asker.model_dump() if asker is not None and asker.user else {})}

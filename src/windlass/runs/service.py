@@ -23,7 +23,7 @@ from windlass.runs.command import check_params
 from windlass.runs.cursors import decode_cursor, encode_cursor, read_tag
 from windlass.runs.facts import load_known
 from windlass.runs.logs import LogQuery, load_log_dirs, read_logs
-from windlass.runs.origins import check_code, keep_origin
+from windlass.runs.origins import check_code, copied_origin, keep_origin
 from windlass.runs.progress import load_marks
 from windlass.runs.queue import QueueDesk
 from windlass.runs.records import AttemptRecord, RunHead, RunRecord, exit_to_json
@@ -167,9 +167,11 @@ class RunService:
             check_params(spec)
         with self._db.read() as tx:
             kinds = self._kinds_for(tx, spec)
+        origin = copied_origin(original.origin, request.asker)
         row = new_run(
-            spec, kinds, code_digest=original.code_digest, origin=original.origin, user=user, now=now, rules=self._rules
-        )
+            spec, kinds, code_digest=original.code_digest, origin=origin, user=user or origin.get("user"), now=now,
+            rules=self._rules,
+        )  # fmt: skip
         row |= {"clone_of": original.id, "seed": original.seed if spec.seed is None else spec.seed}
         self._insert(
             row, message=f"cloned from {original.id}", now=now, seal=lambda tx: self._seal.store(tx, row["id"], secrets)
@@ -182,8 +184,9 @@ class RunService:
             original = resolve_run(tx, ref)
             known = load_known(tx, original)
         wanted = wire.CloneRequest(
-            set=decide_changes(original, known.placement), name=request.name, secrets=request.secrets
-        )
+            set=decide_changes(original, known.placement), name=request.name, secrets=request.secrets,
+            asker=request.asker,
+        )  # fmt: skip
         run = self.clone(original.id, wanted, user=user)
         return wire.Reproduction(run=run, pins=decide_pins(original, known))
 

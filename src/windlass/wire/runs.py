@@ -64,17 +64,26 @@ class CancelRequest(Wire):
     grace_s: float | None = Field(None, ge=0, le=86_400, description="seconds between SIGTERM and SIGKILL")
 
 
+class Asker(Wire):
+    """Who wants it, and where they are; all else of a copy's origin is its original's."""
+
+    user: ShortText | None = None
+    host: ShortText | None = None
+
+
 class CloneRequest(Wire):
     set: dict[Text, ParamValue] = Field(
         default_factory=dict, description="`lr` (a param), `params.lr` or any spec key, e.g. `resources.gpus`"
     )
     name: ShortText | None = None
     secrets: dict[EnvName, Text] = Field(default_factory=dict)
+    asker: Asker | None = Field(None, description="default: who submitted the original")
 
 
 class ReproduceRequest(Wire):
     name: ShortText | None = None
     secrets: dict[EnvName, Text] = Field(default_factory=dict)
+    asker: Asker | None = Field(None, description="default: who submitted the original")
 
 
 class Pin(Wire):

@@ -404,6 +404,20 @@ def test_a_chart_has_least_greatest_and_mean_of_stretches(database: Database, se
     assert (series.steps, series.values) == ([1, 2], [3.0, None])
 
 
+def test_a_few_of_many_metrics_are_told_losses_first(database: Database, service: RunService) -> None:
+    run_id = service.submit(wire.SubmitRequest(spec=SPEC), idempotency_key=None, user=None).id
+    for number in (0, 1):
+        log(database, run_id, [Logged(name, 1.0, 10.0, number) for name in ("a", "val/loss", "system/x", "b")])
+        compact(database, run_id, Deed.CHUNK)
+    found = service.metrics(run_id, names=None, most=10, limit=2).series
+    assert [(one.name, one.steps) for one in found] == [("val/loss", [0, 1]), ("a", [0, 1])]
+    with database.read() as tx:
+        statements: list[str] = []
+        event.listen(tx, "before_cursor_execute", lambda *call: statements.append(call[2]))
+        assert len(load_series(tx, run_id, ["a", "b", "val/loss", "system/x"], most=10)) == 4
+    assert len(statements) == 4  # for however many metrics
+
+
 def test_whoever_reads_while_points_are_packed_misses_none(database: Database) -> None:
     run_id = new_run()
     log(database, run_id, line(100))

@@ -43,6 +43,7 @@ _RUNS = {
     "ps": "listing",
     "show": "show",
     "logs": "logs",
+    "metrics": "metrics",
     "watch": "watch",
     "search": "search",
     "compare": "compare",

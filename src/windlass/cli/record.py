@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 from windlass.cli.charts import number, sparkline
 from windlass.cli.pane import clip
 from windlass.cli.terminal import STATE_MARKS, STATE_STYLES, Paint, cells, fit
+from windlass.core.names import metric_place
 from windlass.core.quantities import format_duration, format_size
 from windlass.core.wanted import PLAN_TAG, spec_text
 
 if TYPE_CHECKING:
-    from windlass.client import Metric
+    from windlass.client import Metric, Run
     from windlass.wire.checkpoints import CheckpointList
     from windlass.wire.gang import RoleSpec
     from windlass.wire.runs import AttemptView, EventView, ExitView, RunView
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 _LABEL = 12
 _MOST_METRICS = 8
+_MOST_POINTS = 1_000
 _MOST_LINES = 6
 _MOST_TRACEBACK = 24
 _MOST_ALERTS = 5
@@ -143,11 +145,11 @@ def _change(metric: Metric) -> str:
     return f"{number(values[0])} → {number(values[-1])}" if len(values) > 1 else number(metric.last)
 
 
-def put_metrics(record: Record, metrics: Mapping[str, Metric]) -> None:
+def put_metrics(record: Record, run: Run) -> None:
+    metrics = run.metrics(limit=_MOST_METRICS, most=_MOST_POINTS)
     if not metrics:
         return
-    names = sorted(metrics, key=lambda name: (name.rsplit("/", 1)[-1] != "loss", name))
-    shown = names[:_MOST_METRICS]
+    shown = sorted(metrics, key=metric_place)
     longest = min(24, max(cells(name) for name in shown))
     changes = {name: _change(metrics[name]) for name in shown}
     widest = max(map(len, changes.values()))
@@ -157,8 +159,9 @@ def put_metrics(record: Record, metrics: Mapping[str, Metric]) -> None:
         spark = record.paint(sparkline(values), "cyan") if len(values) > 1 else ""
         words = record.paint(change.ljust(widest), "bold")
         lines.append(f"{fit(name, longest).ljust(longest)}  {words}  {spark}".rstrip())
-    if len(names) > len(shown):
-        lines.append(record.paint(f"and {len(names) - len(shown)} more", "dim"))
+    if len(run.view.metrics) > len(shown):
+        more = len(run.view.metrics) - len(shown)
+        lines.append(record.paint(f"and {more:,} more: windlass metrics {run.id}", "dim"))
     record.put_all("metrics", lines)
 
 

@@ -37,7 +37,7 @@ def show(ctx: typer.Context, run: options.RunRef, json: options.Json = False) ->
         progress = found.view.progress
         lines.put("progress", f"step {progress.step:,}" + (f" of {progress.total:,}" if progress.total else ""))
     records.put_checkpoint(lines, found.checkpoints())
-    records.put_metrics(lines, found.metrics())
+    records.put_metrics(lines, found)
     records.put_request(lines, found.view)
     records.put_provenance(lines, found.view)
     records.put_cost(lines, found.view)
@@ -59,7 +59,7 @@ def show_end(run: Run) -> None:
     events = run.events()
     records.put_recoveries(lines, events)
     records.put_alerts(lines, events)
-    records.put_metrics(lines, run.metrics())
+    records.put_metrics(lines, run)
     records.put_cost(lines, run.view)
     records.put_folders(lines, run.view, attempts)
     shown = [records.headline(run.view, paint), *lines.lines, next_line(_follow_ups(run.view), stream)]

@@ -22,6 +22,7 @@ from windlass.cli.loglines import LogFormatter
 from windlass.cli.status import Status, clock
 from windlass.cli.terminal import Paint, colours, next_steps
 from windlass.core.errors import InvalidInput, WindlassError
+from windlass.core.names import metric_place
 from windlass.core.quantities import format_duration, format_size
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 _REFRESH_S = 0.2
 _METRICS_EVERY_S = 1.0
 _KEPT_LINES = 300
+_MOST_CHARTS = 3  # side by side
+_MOST_POINTS = 1_000  # of each: more than a terminal has columns
 
 
 def watch(ctx: typer.Context, run: options.RunRef) -> None:
@@ -111,7 +114,7 @@ class Watcher:
             return
         self._metrics_at = now
         with contextlib.suppress(WindlassError):  # the stream tells when the server is away
-            self.metrics = self.run.metrics()
+            self.metrics = self.run.metrics(limit=_MOST_CHARTS, most=_MOST_POINTS)
 
     def _screen(self, width: int, height: int) -> RenderableType:
         from rich.console import Group
@@ -159,8 +162,8 @@ class Watcher:
     def _charts(self, width: int, room: int) -> list[str]:
         """Charts side by side, as many as there is room for; loss first."""
         paint = Paint(colours(sys.stdout))
-        names = sorted(self.metrics, key=lambda name: (name.rsplit("/", 1)[-1] != "loss", name))
-        across = max(1, min(width // 36, len(names), 3))
+        names = sorted(self.metrics, key=metric_place)
+        across = max(1, min(width // 36, len(names), _MOST_CHARTS))
         height = min(6, room - 2)
         if not names or height < 2:
             return []

@@ -184,9 +184,13 @@ class Run:
                 return
             query = {**wanted, "after": page.next_cursor}
 
-    def metrics(self, name: str | None = None, *, system: bool = False) -> dict[str, Metric]:
-        """What it has logged; with `system` also how its machines were used, as `system/cpu_percent` and the like."""
-        query = {"name": name, "system": system}
+    def metrics(
+        self, name: str | None = None, *, system: bool = False, limit: int | None = None, most: int | None = None
+    ) -> dict[str, Metric]:
+        """What it has logged; with `system` also how its machines were used, as `system/cpu_percent` and the like.
+        `limit`: so many metrics at most, losses first; `most`: about so many points of each. What is known of each
+        without its points is in `view.metrics`."""
+        query = {"name": name, "system": system, "limit": limit, "most": most}
         view = read(MetricsView, self._client.transport.get(self._path("/metrics"), query))
         return {
             series.name: Metric(

@@ -13,7 +13,7 @@ from windlass.blobs.contract import Blobs
 from windlass.core.clock import Clock
 from windlass.core.errors import CannotFit, Conflict, IdempotencyMismatch, InvalidInput, NotFound
 from windlass.core.exits import Exit, ExitReason
-from windlass.core.names import unknown
+from windlass.core.names import metric_place, unknown
 from windlass.db.database import Database
 from windlass.experiments.runstore import load_tag
 from windlass.experiments.types import NOTE
@@ -298,8 +298,9 @@ class RunService:
         most: int,
         window: Window | None = None,
         system: bool = False,
+        limit: int | None = None,
     ) -> wire.MetricsView:
-        """Without `names` all, but those of its machines only with `system`."""
+        """Without `names` all or `limit` of them, but those of its machines only with `system`."""
         with self._db.read() as tx:
             run_id = resolve_run(tx, ref).id
             known = load_summaries(tx, [run_id]).get(run_id, {})
@@ -307,6 +308,8 @@ class RunService:
                 if name not in known:
                     raise NotFound(unknown("metric", name, known))
             chosen = names or list(known if system else without_system(known))
+            if limit is not None:
+                chosen = sorted(chosen, key=metric_place)[:limit]
             series = load_series(tx, run_id, chosen, most=most, window=window)
         return wire.MetricsView(series=[views.series_view(name, rows) for name, rows in series.items()])
 

@@ -100,10 +100,13 @@ def metrics(
     since: Moment = None,
     until: Moment = None,
     system: Annotated[bool, Query(description="those of its machines too: system/...")] = False,
+    limit: Annotated[
+        int | None, Query(ge=1, le=100_000, description="so many metrics at most: losses first, then by name")
+    ] = None,
 ) -> wire.MetricsView:
     """Points in the order of their steps: all of them, or the least and greatest of every stretch, and both ends."""
     window = _window(first_step, last_step, since, until)
-    return services.runs.metrics(ref, names=name, most=most, window=window, system=system)
+    return services.runs.metrics(ref, names=name, most=most, window=window, system=system, limit=limit)
 
 
 @router.get("/{ref}/chart")

@@ -45,10 +45,11 @@ def ensure_server(
     with _start_lock(home, deadline):
         if (server := running_server(home)) is None:
             before_start()
+            log_start = _log_size(home)
             process = _spawn(home, options)
         else:
-            process = None  # somebody else's that is just getting ready
-        return _await_ready(home, process, deadline)
+            log_start, process = 0, None  # somebody else's that is just getting ready
+        return _await_ready(home, process, deadline, log_start)
 
 
 def stop_server(home: Path, *, timeout_s: float = 15.0) -> bool:
@@ -125,7 +126,7 @@ def _spawn(home: Path, options: tuple[str, ...]) -> subprocess.Popen[bytes]:
         )
 
 
-def _await_ready(home: Path, process: subprocess.Popen[bytes] | None, deadline: float) -> ServerRecord:
+def _await_ready(home: Path, process: subprocess.Popen[bytes] | None, deadline: float, log_start: int) -> ServerRecord:
     while time.monotonic() < deadline:
         server = read_server_record(home)
         if server is not None and process_start(server.pid) == server.pid_start and answers(server.url):
@@ -134,19 +135,27 @@ def _await_ready(home: Path, process: subprocess.Popen[bytes] | None, deadline: 
             return server
         if process is not None and process.poll() is not None:
             raise ServerUnreachable(
-                f"the embedded server ended at once with exit code {process.returncode}{_log_tail(home)}",
+                f"the embedded server ended at once with exit code {process.returncode}{_log_tail(home, log_start)}",
                 hint="`windlass up` in the foreground shows more; `windlass doctor` checks the installation",
             )
         time.sleep(_POLL_S)
     raise ServerUnreachable(
-        f"the embedded server of {home} was not ready in time{_log_tail(home)}",
+        f"the embedded server of {home} was not ready in time{_log_tail(home, log_start)}",
         hint="`windlass up` in the foreground shows more; `windlass doctor` checks the installation",
     )
 
 
-def _log_tail(home: Path, lines: int = 15) -> str:
+def _log_size(home: Path) -> int:
     try:
-        text = (home / "server.log").read_bytes()[-8_192:].decode(errors="replace")
+        return (home / "server.log").stat().st_size
+    except OSError:
+        return 0
+
+
+def _log_tail(home: Path, start: int, lines: int = 15) -> str:
+    """Of what has come since it had `start` bytes: the log goes on over all servers of the home."""
+    try:
+        text = (home / "server.log").read_bytes()[start:][-8_192:].decode(errors="replace")
     except OSError:
         return ""
     tail = text.strip().splitlines()[-lines:]

@@ -121,7 +121,10 @@ def count_of(what: str, value: Any) -> int:
     try:
         number = operator.index(value)
     except TypeError:
-        number = int(value) if float(value).is_integer() else -1
+        try:
+            number = int(value) if float(value).is_integer() else -1
+        except (TypeError, ValueError):
+            number = -1
     if not 0 <= number < _STEPS_END:
         raise ValueError(f"`{what}` is {value!r}, but must be a whole number from 0")
     return number

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from windlass.job import spool as spool_module
+from windlass.job.logbook import count_of
 from windlass.job.session import Params, Session
 from windlass.job.spool import Spool
 
@@ -211,3 +212,9 @@ def test_a_misspelt_name_is_told_the_right_one() -> None:
 
     with pytest.raises(AttributeError, match="has no attribute 'parallelise'; did you mean 'parallelize'"):
         windlass.job.parallelise  # noqa: B018
+
+
+@pytest.mark.parametrize("step", ["x", [3], -3, 1.5, 2**63])
+def test_a_step_that_is_none_is_named(step: Any) -> None:
+    with pytest.raises(ValueError, match="`step` is .*, but must be a whole number from 0"):
+        count_of("step", step)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, delete, exists, func, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Row, and_, delete, exists, or_, select, tuple_, update
 
 from windlass.artifacts.paths import ancestors, joined, split
 from windlass.artifacts.tables import artifact_blobs, artifact_parts, artifacts
@@ -116,12 +116,6 @@ def forget_blob(tx: Connection, digest: str, *, before: float) -> bool:
         artifact_blobs.c.digest == digest, artifact_blobs.c.touched_at < before, _unnamed()
     )
     return tx.execute(query).rowcount == 1
-
-
-def load_totals(tx: Connection) -> tuple[int, int]:
-    """(blobs, bytes that they take)."""
-    row = tx.execute(select(func.count(), func.coalesce(func.sum(artifact_blobs.c.size_bytes), 0))).one()
-    return int(row[0]), int(row[1])
 
 
 def _touch(tx: Connection, digest: str, now: float) -> bool:

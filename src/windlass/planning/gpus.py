@@ -101,10 +101,6 @@ _OTHER = replace(GPUS["a100-40g"], name="other", within_node=_PCIE4)
 _SIZES = {"a100": ("a100-40g", "a100-80g"), "v100": ("v100-16g", "v100-32g")}
 
 
-def known_types() -> tuple[str, ...]:
-    return tuple(GPUS)
-
-
 @functools.cache
 def find_gpu(text: str, *, memory_bytes: int | None = None) -> Gpu:
     """By a name of the table or torch's (`NVIDIA A100-SXM4-80GB`); `memory_bytes` corrects the table's.

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, and_, or_, select
 from windlass.core.resources import Node, Placement
 from windlass.runs import store
 from windlass.runs.bulk import in_parts
-from windlass.runs.living import Living, LivingBook
+from windlass.runs.living import Living
 from windlass.runs.records import AttemptRecord, RunRecord, placement_from_json
 from windlass.runs.tables import attempts, runs
 from windlass.runs.types import AttemptState, RunState
@@ -140,11 +140,6 @@ class SnapshotBook:
             before=(before.keeps or before.placement) if before is not None else None,
             interrupted=before is not None and not before.gave_way,
         )
-
-
-def load_snapshot(tx: Connection, rules: Rules, *, now: float, learned: Any = None) -> Snapshot:
-    """Once, from scratch."""
-    return SnapshotBook(rules).load(tx, LivingBook().load(tx, None), now=now, learned=learned)
 
 
 def projects_of(rules: Rules, usage: Mapping[str, Used]) -> list[Project]:

@@ -106,14 +106,6 @@ class Learned:
         part = min(1.0, max(0.0, (seconds - low) / (high - low)))  # rounding may put it just outside
         return (table[step] * (1.0 - part) + table[step + 1] * part) * gpus
 
-    def lasts_longer(self, gpus: float, project: str, user: str, seconds: float) -> tuple[float, ...]:
-        """How likely a run that has lasted so long is still there at the end of each step from the present one on."""
-        chances, left = [], 1.0
-        for ends in self._odds_of(kind_of(gpus, project, user))[step_of(seconds) :]:
-            left *= 1.0 - ends
-            chances.append(left)
-        return tuple(chances)
-
     def lasts(self, gpus: float, project: str, user: str, seconds: float, chance: float) -> float:
         """How long in all a run that has lasted so long lasts at most, with this chance (from 0 to below 1)."""
         worn = self._worn.get((gpus, project, user))

@@ -225,6 +225,21 @@ def test_one_rank_one_attempt_one_stream(run: Run) -> None:
             assert texts(list(stream)) == expected
 
 
+@pytest.mark.parametrize(
+    ("params", "said"),
+    [
+        ({"rank": 5}, "there is no rank 5; the run has ranks 0 to 1"),
+        ({"attempt": 7}, "there is no attempt 7; the run has attempt 1 only"),
+        ({"since": 20, "until": 10}, "`since` (20) is after `until` (10)"),
+    ],
+)
+def test_logs_of_what_is_not_there_are_refused(run: Run, params: dict[str, int], said: str) -> None:
+    run.write(run.attempt(), 1, "b")
+    answer = run.api.get(f"/api/runs/{run.id}/logs", params=params)
+    assert answer.status_code in (404, 422)
+    assert said in answer.text
+
+
 def test_more_lines_than_one_look_takes(run: Run) -> None:
     folder = run.attempt()
     run.write(folder, 0, *(str(number) for number in range(4_500)))

@@ -64,7 +64,7 @@ class Follower:
         self.signals = 0
         self._paint = paint_for(sys.stdout)
         self._format = LogFormatter(
-            paint=self._paint, ranks=run.world_size > 1 and rank is None, terminal=self.pane.live
+            paint=self._paint, ranks=run.world_size > 1 and rank is None, as_written=not self.pane.live
         )
         self._status = Status.of(run.view)
         # Bounded: if the terminal is slow or waits for an answer, the stream waits too.

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import re
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from windlass.cli.terminal import Paint
+from windlass.core.shown import settled, without_moves
 
 if TYPE_CHECKING:
     from windlass.wire.runs import LogLine
 
 _RANK_STYLES = ("cyan", "green", "magenta", "yellow", "blue", "bright_cyan", "bright_green", "bright_magenta")
-# Escape sequences that move the cursor or clear the screen would tear our own display; colours may stay.
-_MOVES = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-ln-z]|[()][A-Z0-9]|[=>78DEHMc]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,11 +24,12 @@ class Shown:
 class LogFormatter:
     """`feed` gives a finished line to print, or None while it goes on; `unfinished` is what it looks like so far."""
 
-    def __init__(self, *, paint: Paint, ranks: bool, timestamps: bool = False, terminal: bool = True) -> None:
+    def __init__(self, *, paint: Paint, ranks: bool, timestamps: bool = False, as_written: bool = False) -> None:
+        """`as_written`: with what moves the cursor, which on a terminal would tear our own display."""
         self._paint = paint
         self._ranks = ranks
         self._timestamps = timestamps
-        self._terminal = terminal
+        self._as_written = as_written
         self._open: dict[tuple[int, int, str], tuple[LogLine, str]] = {}
         self.unfinished = ""
 
@@ -40,25 +39,25 @@ class LogFormatter:
         text = before + line.text
         if line.partial:
             # Of a progress bar only the newest state counts, so a long one does not grow in memory.
-            text = "\r" + _settled(text) if "\r" in text else text
+            text = "\r" + settled(text) if "\r" in text else text
             self._open[key] = (first, text)
-            self.unfinished = self._rendered(first, _settled(text))
+            self.unfinished = self._rendered(first, settled(text))
             return None
         self.unfinished = ""
-        return Shown(text=self._rendered(first, _settled(text)), stream=line.stream)
+        return Shown(text=self._rendered(first, settled(text)), stream=line.stream)
 
     def drain(self) -> list[Shown]:
         """What never got its line end."""
         left = [
-            Shown(text=self._rendered(line, _settled(text)), stream=line.stream) for line, text in self._open.values()
+            Shown(text=self._rendered(line, settled(text)), stream=line.stream) for line, text in self._open.values()
         ]
         self._open.clear()
         self.unfinished = ""
         return left
 
     def _rendered(self, line: LogLine, text: str) -> str:
-        if self._terminal and "\x1b" in text:
-            text = _MOVES.sub("", text)
+        if not self._as_written:
+            text = without_moves(text)
         if line.stream == "stderr" and "\x1b" not in text:
             text = self._paint(text, "dim", "red")
         elif self._paint.on and "\x1b" in text:
@@ -70,11 +69,3 @@ class LogFormatter:
         if self._ranks:
             prefix += self._paint(f"[{line.rank}]", _RANK_STYLES[line.rank % len(_RANK_STYLES)]) + " "
         return prefix + text
-
-
-def _settled(text: str) -> str:
-    """What a terminal would show of a line with carriage returns in it."""
-    if "\r" not in text:
-        return text
-    parts = [part for part in text.split("\r") if part]
-    return parts[-1] if parts else ""

@@ -67,7 +67,6 @@ def logs(
                 paint=paint_for(sys.stdout),
                 ranks=found.world_size > 1 and rank is None,
                 timestamps=timestamps,
-                terminal=sys.stdout.isatty(),
             )
             _print(lines, formatter)
     except KeyboardInterrupt:

@@ -113,11 +113,9 @@ class Run:
     @property
     def world_size(self) -> int:
         """Of an elastic run, or one with a range of GPUs, the most that it may have."""
-        spec = self.view.spec
-        if spec.roles:
-            return sum(role.count for role in spec.roles.values())
-        nodes = spec.elastic.max_nodes if spec.elastic else spec.resources.nodes
-        return nodes * (spec.nproc or int(spec.resources.gpus) or 1)
+        from windlass.wire.spec import most_ranks
+
+        return most_ranks(self.view.spec)
 
     def _path(self, tail: str = "") -> str:
         return f"/api/runs/{self.id}{tail}"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection
 
+from windlass.core.errors import NotFound
 from windlass.runs import store
 from windlass.tracking.logs import (
     EVERYTHING,
@@ -23,6 +24,7 @@ from windlass.tracking.logs import (
 )
 from windlass.tracking.storedlogs import StoredLogs
 from windlass.wire import runs as wire
+from windlass.wire.spec import RunSpec, most_ranks
 
 _SCANNED_BYTES = 256 << 20  # for one page: a search for what is not there takes several
 
@@ -40,6 +42,23 @@ class LogQuery:
         if self.attempt is not None:
             log_dirs = {self.attempt: log_dirs.get(self.attempt, ())}
         return find_logs(log_dirs, rank=self.rank, stored=stored)
+
+
+def check_wanted(spec: RunSpec, log_dirs: LogDirs, wanted: LogQuery, stored: StoredLogs) -> None:
+    """Raises NotFound for an attempt or a rank that the run has not. A rank that is to come is there."""
+    if wanted.attempt is not None and wanted.attempt not in log_dirs:
+        raise NotFound(f"there is no attempt {wanted.attempt}; {_counted('attempt', log_dirs, first=1)}")
+    if wanted.rank is not None and wanted.rank >= most_ranks(spec):
+        ranks = {*range(most_ranks(spec)), *(file.rank for file in find_logs(log_dirs, stored=stored))}
+        if wanted.rank not in ranks:
+            raise NotFound(f"there is no rank {wanted.rank}; {_counted('rank', ranks, first=0)}")
+
+
+def _counted(what: str, numbers: Collection[int], *, first: int) -> str:
+    if not numbers:
+        return f"the run has no {what} yet"
+    most = max(numbers)
+    return f"the run has {what} {most} only" if most == first else f"the run has {what}s {first} to {most}"
 
 
 def load_log_dirs(tx: Connection, run_id: str) -> LogDirs:

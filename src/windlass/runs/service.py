@@ -22,7 +22,7 @@ from windlass.runs.cluster import give_back, set_aside, view_cluster
 from windlass.runs.command import check_params
 from windlass.runs.cursors import decode_cursor, encode_cursor, read_tag
 from windlass.runs.facts import load_known
-from windlass.runs.logs import LogQuery, load_log_dirs, read_logs
+from windlass.runs.logs import LogQuery, check_wanted, load_log_dirs, read_logs
 from windlass.runs.origins import check_code, copied_origin, keep_origin
 from windlass.runs.progress import load_marks
 from windlass.runs.queue import QueueDesk
@@ -283,7 +283,10 @@ class RunService:
 
     def logs(self, ref: str, wanted: LogQuery, *, after: str | None, limit: int) -> wire.LogPage:
         with self._db.read() as tx:
-            log_dirs = load_log_dirs(tx, resolve_run(tx, ref).id)
+            run = resolve_run(tx, ref)
+            log_dirs = load_log_dirs(tx, run.id)
+        if after is None:
+            check_wanted(run.spec, log_dirs, wanted, self.stored_logs)
         return read_logs(log_dirs, self.stored_logs, wanted, after, limit=limit)
 
     def watch_logs(self, attempt_ids: Sequence[str]) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 from windlass.core.errors import InvalidInput
 from windlass.core.patterns import pattern_of
+from windlass.core.shown import settled, words_of
 
 LONGEST_PATTERN = 200
 _SEARCHED_BYTES = 4_096  # of a line
@@ -42,11 +43,20 @@ class LogPattern:
         return cls(literal, ignore_case, lambda line: expression.search(line.decode("utf-8", "replace")) is not None)
 
     def matches(self, line: bytes) -> bool:
-        return self.may_be_in(line) and self._is_in(line[:_SEARCHED_BYTES])
+        """By what a terminal shows of it."""
+        return self.may_be_in(line) and self._is_in(_shown(line)[:_SEARCHED_BYTES])
 
     def may_be_in(self, piece: bytes) -> bool:
         """False: no line of it matches."""
-        return not self.literal or self.literal in (piece.lower() if self.ignores_case else piece)
+        if not self.literal or self.literal in (piece.lower() if self.ignores_case else piece):
+            return True
+        return b"\x1b" in piece  # a colour may stand in the middle of the words
+
+
+def _shown(line: bytes) -> bytes:
+    if b"\r" not in line and b"\x1b" not in line:
+        return line
+    return words_of(settled(line.decode("utf-8", "replace"))).encode()
 
 
 def _literal(tree: Any, *, ignore_case: bool) -> bytes:

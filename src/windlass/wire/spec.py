@@ -233,6 +233,14 @@ class RunSpec(StrictModel):
 _KEYS, _RULE_KEYS = "docs/spec.md lists every key", "docs/rules.md lists the keys of rules"
 
 
+def most_ranks(spec: RunSpec) -> int:
+    """Of an elastic run, or one with a range of GPUs, the most that it may have."""
+    if spec.roles:
+        return sum(role.count for role in spec.roles.values())
+    nodes = spec.elastic.max_nodes if spec.elastic else spec.resources.nodes
+    return nodes * (spec.nproc or int(spec.resources.gpus) or 1)
+
+
 def parse_spec(data: Any, *, line_of: Callable[[Sequence[str | int]], str] | None = None) -> RunSpec:
     """Validate `data`; raise InvalidSpec with every problem. `line_of` makes a key path a prefix like `f.yaml:7: `."""
     where = line_of or (lambda _loc: "")

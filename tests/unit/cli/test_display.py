@@ -130,10 +130,10 @@ def test_of_a_progress_bar_the_newest_state_is_shown() -> None:
 
 def test_escapes_that_would_tear_the_display_are_left_out() -> None:
     formatter = LogFormatter(paint=Paint(True), ranks=False)
-    shown = formatter.feed(line("\x1b[2J\x1b[1A\x1b[31mred\x1b[0m\x1b]0;title\x07!"))
+    shown = formatter.feed(line("\x1b[2J\x1b[1A\x1b[31mred\x1b[0m\x1b]0;title\x07!\x07"))
     assert shown is not None
     assert shown.text == "\x1b[31mred\x1b[0m!\x1b[0m"
-    kept = LogFormatter(paint=PLAIN, ranks=False, terminal=False).feed(line("\x1b[2Jx"))
+    kept = LogFormatter(paint=PLAIN, ranks=False, as_written=True).feed(line("\x1b[2Jx"))
     assert kept is not None
     assert kept.text == "\x1b[2Jx"
 

@@ -114,3 +114,21 @@ def test_a_search_that_may_look_at_little_gets_on_with_every_page(tmp_path: Path
             break
     assert [text[:15] for text in found] == ["step 19999 of 0", "step 19999 of 1"]
     assert pages > 4
+
+
+@pytest.mark.parametrize(
+    ("text", "pattern", "is_found"),
+    [
+        ("multi\rline\rover  ", "^over", True),
+        ("multi\rline\rover  ", "multi", False),
+        ("here \x1b[32mgreen\x1b[0m word", "here green w", True),
+        ("here \x1b[32mgreen\x1b[0m word", "32", False),
+        ("\x1b[2K\x1b[1Amoved \x1b]0;title\x07!", "^moved !", True),
+        ("\x1b[2K\x1b[1Amoved \x1b]0;title\x07", "title", False),
+        ("x" * 9_000 + "\rend", "^end$", True),
+    ],
+)
+def test_what_a_terminal_shows_is_searched(tmp_path: Path, text: str, pattern: str, is_found: bool) -> None:
+    write(tmp_path, 0, record(1, "before"), record(2, text))
+    found = texts(read_page(find_logs({1: [str(tmp_path)]}), LogCursor(), limit=9, wanted=grep(pattern)))
+    assert found == ([text] if is_found else [])

@@ -11,6 +11,7 @@ from windlass.api.answers import json_of
 from windlass.api.context import Context
 from windlass.api.routes.runs import Ref
 from windlass.api.streams import follow
+from windlass.core.errors import InvalidInput
 from windlass.runs.following import Channels
 from windlass.runs.logs import LogQuery
 from windlass.tracking.logpattern import LONGEST_PATTERN, LogPattern
@@ -67,6 +68,8 @@ def logs(
     last_event_id: LastEventId = None,
 ) -> wire.LogPage | Response:
     """Lines of all ranks by time: of some, of a time, or those that match."""
+    if since is not None and until is not None and since > until:
+        raise InvalidInput(f"`since` ({since:g}) is after `until` ({until:g})", hint="nothing lies between them")
     pattern = LogPattern.parse(grep, ignore_case=ignore_case) if grep is not None else None
     only = LogFilter(stream=stream, pattern=pattern, since=since, until=until)
     wanted = LogQuery(rank=rank, attempt=attempt, tail=tail, only=only)

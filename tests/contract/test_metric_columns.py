@@ -156,6 +156,9 @@ def test_a_point_that_a_job_has_logged_is_not_there_again_when_a_client_sends_it
 ) -> None:
     run_id = service.submit(wire.SubmitRequest(spec=SPEC), idempotency_key=None, user=None).id
     take_in(database, run_id, "job", [Reading(3, 10.0, 1.0)] * 2)
+    board = [MetricPoint(at=10.0, step=3, values={"a": 1.0}, of_board=True)] * 2  # an event file that is read again
+    with database.write() as tx:
+        ingest(tx, run_id, "board", board, position=0, next_position=2)
     for _ in range(2):
         log(database, run_id, [Logged("a", 1.0, 10.0, 3)])
         with database.read() as tx:

@@ -1,8 +1,8 @@
 """Writing metric points, and what is known of them as a whole. Points themselves are read by `tracking.series`.
 
 `ingest` takes each point of a job exactly once: the position of its source is moved on in the same transaction, and
-readers see all of them. `log_points` keeps what a client has sent, as often as it sends it; of these readers see exact
-repeats once. Either adds one row of points to a run, and brings its summaries up to date.
+readers see all of them, those of TensorBoard aside. `log_points` keeps what a client has sent, as often as it sends it;
+of these readers see exact repeats once. Either adds one row of points to a run, and brings its summaries up to date.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ def ingest(
     """Store `batch`, which begins at `position` of its source. The caller has skipped what is known already."""
     lock(tx, run_id)
     _move_on(tx, run_id, source, position, next_position)
-    if blocks := blocks_of(batch, is_once=True):
+    # What was read of TensorBoard's files may be read again by another attempt.
+    once, again = [[row for row in batch if row.of_board is of_board] for of_board in (False, True)]
+    if blocks := [*blocks_of(once, is_once=True), *blocks_of(again)]:
         _put_packed(tx, run_id, packed(blocks))
     if batch:
         known = load_progress(tx, [run_id]).get(run_id)

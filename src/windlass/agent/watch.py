@@ -8,7 +8,7 @@ import signal
 import time
 from typing import Any, Mapping, Union
 
-from . import comeback, conclusion, kernel, layout, nogpu, progress, savers, stacks
+from . import advice, comeback, conclusion, kernel, layout, progress, savers, stacks
 from .blame import Candidate, decide_culprit, is_certain, missed_peers
 from .failure import describe_failure, describe_unfinished
 from .files import read_json, write_json
@@ -224,7 +224,7 @@ class Watch:
         ended_well = [rank.rank for rank in self._ranks.values() if rank.end and rank.end["exit_code"] == 0]
         verdict = Verdict.on(found)
         verdict = verdict._replace(message=verdict.message + missed_peers(found, ended_well))
-        self._give_in(nogpu.explain(verdict, self._plan), found.ended_at)
+        self._give_in(advice.explain(verdict, self._plan), found.ended_at)
 
     def _give_in(self, verdict: Verdict, failed_at: float | None) -> None:
         """End the ranks because of a failure, at that time: for good, or to start them again."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import sys
 import time
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Set, Tuple
@@ -33,6 +34,8 @@ _LONGEST_NAME = 250
 # Where users are told to put them, besides the working folder.
 _FOLDERS = ("TENSORBOARD_LOGDIR", "TENSORBOARD_LOGGING_DIR", "AIP_TENSORBOARD_LOG_DIR", "SM_OUTPUT_DATA_DIR")
 # Folders of writers that are named for what they log: their name is part of the metric's from the first.
+_STAMP = re.compile(r"[A-Z][a-z]{2}\d\d_\d\d-\d\d-\d\d_.")  # Nov19_06-00-23_host
+_USUAL = "runs"  # where SummaryWriter() makes them
 _SPLITS = ("train", "training", "val", "valid", "validation", "eval", "evaluation", "test", "testing")
 
 
@@ -210,7 +213,8 @@ class Boards:
 
 class Names:
     """What metrics of a folder's writer are called. The first folder's keep their tags, unless it is named for a part
-    of the data; those of others begin with where they are, seen from the first."""
+    of the data; those of others begin with where they are, seen from the first. What `SummaryWriter()` makes of date
+    and host says nothing of a writer, and could not be compared between runs: such folders are counted."""
 
     def __init__(self) -> None:
         self._base: Optional[str] = None
@@ -227,12 +231,31 @@ class Names:
         if self._base is None:
             self._base = above if name.lower() in _SPLITS else folder
         inside = os.path.relpath(folder, os.path.commonpath([self._base, folder]))
-        return "" if inside == "." else inside.replace(os.sep, "/") + "/"
+        parts = [] if inside == "." else inside.split(os.sep)
+        if parts and _STAMP.match(parts[-1]):
+            return self._counted([] if parts[:-1] == [_USUAL] else parts[:-1])
+        for count, part in enumerate(parts[:-1], start=1):
+            if _STAMP.match(part):  # below such a one, as `add_scalars` makes them
+                rest = parts[count:]
+                return (
+                    self.prefix(os.path.normpath(os.path.join(folder, *[os.pardir] * len(rest)))) + "/".join(rest) + "/"
+                )
+        return "".join(part + "/" for part in parts)
+
+    def _counted(self, parts: List[str]) -> str:
+        prefix, number = "".join(part + "/" for part in parts), 1
+        while prefix in self._prefixes.values():
+            number += 1
+            prefix = "".join(part + "/" for part in [*parts, str(number)])
+        return prefix
 
 
-def _order(path: str) -> Tuple[int, int, str]:
-    """The first writer first, and the outermost of those that began together: others are named as seen from it."""
-    return eventfile.began_at(os.path.basename(path)) or 0, path.count(os.sep), path
+def _order(path: str) -> Tuple[int, bool, int, str]:
+    """The first writer first. Of those that began together first what is not named for a part of the data, then the
+    outermost: others are named as seen from it."""
+    folder, name = os.path.split(path)
+    is_part = os.path.basename(folder).lower() in _SPLITS
+    return eventfile.began_at(name) or 0, is_part, path.count(os.sep), path
 
 
 def read_file(path: str, offset: int, deadline: float) -> Iterator[Tuple[Optional[eventfile.Scalars], int]]:

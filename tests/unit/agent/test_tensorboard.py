@@ -328,6 +328,13 @@ def test_other_nodes_leave_it_to_the_first(tmp_path: Path) -> None:
         (["/w/runs/x", "/w/runs/x/loss_val", "/w/runs/x/loss_train"], ["", "loss_val/", "loss_train/"]),
         (["/w/a", "/w/b/c"], ["", "b/c/"]),
         (["/w/x/sub", "/w/x"], ["", ""]),
+        (["/w/runs/Nov19_06-00-23_vm", "/w/logs/val"], ["", "logs/val/"]),
+        (["/w/logs/val", "/w/runs/Nov19_06-00-23_vm"], ["val/", ""]),
+        (["/w/a", "/w/runs/Nov19_06-00-23_vm", "/w/b/Nov19_06-00-23_vm"], ["", "2/", "b/"]),
+        (
+            [f"/w/runs/{name}" for name in ("Nov19_06-00-23_vm", "Nov19_06-00-24_vm", "Nov19_06-00-24_vm/loss_val")],
+            ["", "2/", "2/loss_val/"],
+        ),
     ],
 )
 def test_several_writers_have_their_folders_in_names(folders: list[str], prefixes: list[str]) -> None:
@@ -343,6 +350,14 @@ def test_the_first_writer_has_no_prefix_whatever_the_others_are_called(tmp_path:
     node.log("runs/earlier/b", 3, tag="late", began=NOW + 1)
     node.boards.drain()
     assert {name for name, _, _ in node.points()} == {"loss", "a_part/loss", "earlier/b/late"}
+
+
+def test_of_writers_that_began_together_the_first_is_none_of_a_part_of_the_data(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.log("logs/val", 1, tag="acc")
+    node.log("runs/Nov19_06-00-23_vm", 2)
+    node.boards.drain()
+    assert {name for name, _, _ in node.points()} == {"loss", "logs/val/acc"}
 
 
 def test_lines_are_as_the_ranks_own(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from windlass.cli.loglines import LogFormatter
 from windlass.cli.moments import moment
 from windlass.cli.pane import Pane
 from windlass.cli.terminal import notice, paint_for, say
+from windlass.core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from windlass.client.run import LogWish
@@ -48,6 +49,8 @@ def logs(
         "since": moment("--since", since),
         "until": moment("--until", until),
     }
+    if wanted["since"] is not None and wanted["until"] is not None and wanted["since"] > wanted["until"]:
+        raise InvalidInput(f"--since {since} is after --until {until}", hint="nothing lies between them")
     found = open_client(ctx).get(run)
     if follow:
         lines = found.follow_logs(

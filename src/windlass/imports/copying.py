@@ -100,7 +100,7 @@ class Copier:
             if any(one.tags.get(HERE_TAG) == mark for one in self._source.experiments(deleted=False)):
                 raise InvalidInput(
                     f"{self._source.address} is the server that would be copied to",
-                    hint="give the address of another server; --server names the one to copy to",
+                    hint="give the address of another server; --url and WINDLASS_URL name the one to copy to",
                 )
 
     def _chosen(self) -> list[Experiment]:

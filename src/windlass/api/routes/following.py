@@ -69,7 +69,7 @@ def logs(
 ) -> wire.LogPage | Response:
     """Lines of all ranks by time: of some, of a time, or those that match."""
     if since is not None and until is not None and since > until:
-        raise InvalidInput(f"`since` ({since:g}) is after `until` ({until:g})", hint="nothing lies between them")
+        raise InvalidInput(f"`since` ({since:.15g}) is after `until` ({until:.15g})", hint="nothing lies between them")
     pattern = LogPattern.parse(grep, ignore_case=ignore_case) if grep is not None else None
     only = LogFilter(stream=stream, pattern=pattern, since=since, until=until)
     wanted = LogQuery(rank=rank, attempt=attempt, tail=tail, only=only)

@@ -59,7 +59,7 @@ def test_an_alert_says_which_value_of_what_it_was(service: RunService, database:
     common = {"kind": "rule", "metric": "loss", "then": "alert"}
     assert told == [
         {**common, "rule": 0, "value": 9.0, "step": 0},
-        {**common, "rule": 1, "value": "inf", "step": 1},
+        {**common, "rule": 1, "value": "Infinity", "step": 1},
     ]
 
 

@@ -7,7 +7,8 @@ __all__ = ["Client", "Metric", "Run", "Update"]
 
 if TYPE_CHECKING:
     from windlass.client.client import Client
-    from windlass.client.run import Metric, Run, Update
+    from windlass.client.metrics import Metric
+    from windlass.client.run import Run, Update
 
 
 def __getattr__(name: str) -> Any:

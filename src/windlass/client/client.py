@@ -16,6 +16,7 @@ from windlass.core.home import default_home
 if TYPE_CHECKING:
     from windlass.client.annotations import Notes
     from windlass.client.artifacts import Artifacts
+    from windlass.client.metrics import Metric
     from windlass.client.run import Run
     from windlass.client.savedviews import Views
     from windlass.client.submission import Secrets, Submission
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from windlass.wire.lineage import Lineage
     from windlass.wire.queue import QueueView
     from windlass.wire.runs import RunSummary
-    from windlass.wire.search import FoundRun
+    from windlass.wire.search import FoundPage, FoundRun
     from windlass.wire.spec import RunSpec
 
 _SNAPSHOT_TRIES = 3
@@ -171,6 +172,29 @@ class Client:
             if cursor is None:
                 return
 
+    def find(self, ref: str) -> FoundRun:
+        """What is known of any run, also of one that an MLflow client made: by id, the beginning of one, or name."""
+        from windlass.wire.search import FoundRun
+
+        return read(FoundRun, self.transport.get(f"/api/search/{quote(ref, safe='')}"))
+
+    def metrics(
+        self,
+        ref: str,
+        name: str | None = None,
+        *,
+        system: bool = False,
+        limit: int | None = None,
+        most: int | None = None,
+    ) -> dict[str, Metric]:
+        """What any run has logged, as `Run.metrics`."""
+        from windlass.client.metrics import metrics_of
+        from windlass.wire.runs import MetricsView
+
+        query = {"name": name, "system": system, "limit": limit, "most": most}
+        found = self.transport.get(f"/api/runs/{quote(ref, safe='')}/metrics", query)
+        return metrics_of(read(MetricsView, found))
+
     def search(
         self,
         where: str | None = None,
@@ -183,6 +207,21 @@ class Client:
     ) -> Iterator[FoundRun]:
         """Runs that `where` holds for, such as `metrics.loss < 0.5 and state = 'succeeded' and submitted > '7d'`; those
         of a `group`; those of a saved `view`; those of a `project`, which may have views of its own."""
+        pages = self.search_pages(where, order=order, limit=limit, group=group, view=view, project=project)
+        return (run for page in pages for run in page.runs)
+
+    def search_pages(
+        self,
+        where: str | None = None,
+        *,
+        order: Sequence[str] = (),
+        limit: int | None = None,
+        group: str | None = None,
+        view: str | None = None,
+        project: str | None = None,
+    ) -> Iterator[FoundPage]:
+        """The same by pages, one at least: the first says which columns the search is about, and which names in it no
+        run has."""
         from windlass.client.annotations import both
         from windlass.wire.search import FoundPage
 
@@ -197,7 +236,7 @@ class Client:
                 "project": project,
             }
             page = read(FoundPage, self.transport.get("/api/search", query))
-            yield from page.runs
+            yield page
             left = None if left is None else left - len(page.runs)
             cursor = page.next_cursor
             if cursor is None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from urllib.parse import quote
 
 from windlass.client.answers import read
+from windlass.client.metrics import Metric
 from windlass.wire.checkpoints import CheckpointDetail, CheckpointList, CheckpointView, Verification
 from windlass.wire.runs import (
     AttemptList,
@@ -19,7 +20,6 @@ from windlass.wire.runs import (
     EventView,
     LogLine,
     LogPage,
-    MetricsView,
     Pin,
     Reproduction,
     RunSummary,
@@ -33,21 +33,6 @@ if TYPE_CHECKING:
 
 _PATIENCE_S = 120.0
 _READING_S = 3_600.0  # for a server that reads all of a checkpoint
-_LARGEST = 1.7e308  # the wire has no infinities: beyond this it means one
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
-    """A metric's points in the order of logging. `None` as a step: logged without one."""
-
-    name: str
-    steps: tuple[int | None, ...]
-    values: tuple[float, ...]
-    times: tuple[float, ...]
-
-    @property
-    def last(self) -> float | None:
-        return self.values[-1] if self.values else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,17 +173,7 @@ class Run:
         """What it has logged; with `system` also how its machines were used, as `system/cpu_percent` and the like.
         `limit`: so many metrics at most, losses first; `most`: about so many points of each. What is known of each
         without its points is in `view.metrics`."""
-        query = {"name": name, "system": system, "limit": limit, "most": most}
-        view = read(MetricsView, self._client.transport.get(self._path("/metrics"), query))
-        return {
-            series.name: Metric(
-                name=series.name,
-                steps=tuple(series.steps),
-                values=tuple(_number(value) for value in series.values),
-                times=tuple(series.at),
-            )
-            for series in view.series
-        }
+        return self._client.metrics(self.id, name, system=system, limit=limit, most=most)
 
     def events(self) -> list[EventView]:
         events: list[EventView] = []
@@ -280,9 +255,3 @@ class Run:
 
 def _word(which: str) -> str:
     return quote(str(which), safe="")
-
-
-def _number(value: float | None) -> float:
-    if value is None:
-        return math.nan
-    return math.copysign(math.inf, value) if abs(value) > _LARGEST else value

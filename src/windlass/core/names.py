@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-_MOST_TOLD = 100  # a run may have ten thousand metrics
+_MOST_SHOWN = 20
 
 
 def nearest(wrong: str, known: Iterable[str]) -> str | None:
@@ -18,8 +18,22 @@ def unknown(kind: str, wrong: str, known: Iterable[str]) -> str:
     options = sorted(known)
     guess = nearest(wrong, options)
     suggestion = f"; did you mean '{guess}'?" if guess else ";"
-    more = f" and {len(options) - _MOST_TOLD:,} more" if len(options) > _MOST_TOLD else ""
-    return f"unknown {kind} '{wrong}'{suggestion} known: {', '.join(options[:_MOST_TOLD])}{more}"
+    return f"unknown {kind} '{wrong}'{suggestion} known: {listed(options)}"
+
+
+def missing(what: str, wrong: str, known: Iterable[str]) -> str:
+    """`there is no project 'visoin'; did you mean 'vision'?`, else those that there are."""
+    options = sorted(known)
+    if guess := nearest(wrong, options):
+        return f"{what} '{wrong}'; did you mean '{guess}'?"
+    return f"{what} '{wrong}'" + (f"; there are {listed(options)}" if options else "")
+
+
+def listed(options: list[str]) -> str:
+    """As many as anybody reads."""
+    more = len(options) - _MOST_SHOWN
+    shown = ", ".join(options[:_MOST_SHOWN])
+    return f"{shown} and {more} more" if more > 1 else ", ".join(options)
 
 
 def metric_place(name: str) -> tuple[bool, str]:

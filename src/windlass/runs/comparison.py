@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from windlass.wire.comparison import ComparedRow, ComparedRun, ComparedTopic, Comparison, Topic
+from windlass.wire.figures import spelled
 
 Value = str | float | None
 _RECORDED = (Topic.CODE, Topic.ENVIRONMENT)
@@ -55,8 +55,7 @@ def _rows(topic: Topic, columns: Sequence[Mapping[str, Value]]) -> list[Compared
 
 
 def _plain(value: Value) -> Value:
-    """JSON has neither NaN nor infinities."""
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+    return spelled(value) if isinstance(value, float) else value
 
 
 def _best(key: str, values: Sequence[Value]) -> int | None:

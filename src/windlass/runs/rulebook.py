@@ -6,7 +6,6 @@ events, and maybe its end.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -34,6 +33,7 @@ from windlass.runs.tables import attempts, runs
 from windlass.runs.types import AttemptState, EventKind, RunState
 from windlass.tracking.blocks import Logged
 from windlass.tracking.points import MetricPoint
+from windlass.wire.figures import spelled
 from windlass.wire.rules import RuleSpec, Then
 
 _TRIES = 5
@@ -154,18 +154,13 @@ def _tell(tx: Connection, run_id: str, number: int, finding: Finding, *, now: fl
             "kind": "rule",
             "rule": number,
             "metric": finding.metric,
-            "value": _plain(finding.value),
+            "value": None if finding.value is None else spelled(finding.value),
             "step": finding.step,
             "then": finding.then.value,
         },
     )
     if may_stop and finding.then is Then.STOP:
         _stop(tx, run, number, finding, now=now)
-
-
-def _plain(value: float | None) -> float | str | None:
-    """JSON has neither NaN nor infinities."""
-    return value if value is None or math.isfinite(value) else str(value)
 
 
 def _stop(tx: Connection, run: RunRecord | None, number: int, finding: Finding, *, now: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -54,9 +55,7 @@ def run_view(
         clone_of=run.clone_of,
         note=note,
         metrics={
-            name: wire.MetricSummary(
-                last=finite(m.last), step=m.last_step, min=finite(m.min), max=finite(m.max), count=m.count
-            )
+            name: wire.MetricSummary(last=_or_nan(m.last), step=m.last_step, min=m.min, max=m.max, count=m.count)
             for name, m in metrics.items()
         },
         usage=_dict(last.usage) if last else None,
@@ -114,7 +113,7 @@ def series_view(name: str, rows: Sequence[Any]) -> wire.MetricSeries:
     return wire.MetricSeries(
         name=name,
         steps=[row.step for row in rows],
-        values=[finite(row.value) for row in rows],
+        values=[_or_nan(row.value) for row in rows],
         at=[row.at for row in rows],
     )
 
@@ -128,9 +127,9 @@ def chart_view(name: str, found: Rollups) -> wire.MetricChart:
         last_steps=[None if step == NO_STEP else step for step in found.last_steps],
         first_at=list(found.first_ats),
         last_at=list(found.last_ats),
-        min=[finite(value) if count else None for value, count in zip(found.mins, found.numbers, strict=True)],
-        max=[finite(value) if count else None for value, count in zip(found.maxs, found.numbers, strict=True)],
-        mean=[finite(mean) for mean in means],
+        min=[value if count else None for value, count in zip(found.mins, found.numbers, strict=True)],
+        max=[value if count else None for value, count in zip(found.maxs, found.numbers, strict=True)],
+        mean=means,
     )
 
 
@@ -138,8 +137,14 @@ def point_of(point: wire.Point) -> MetricPoint:
     return MetricPoint(at=point.at, step=point.step, values=point.values, total=point.total)
 
 
+def _or_nan(value: float | None) -> float:
+    """Tables keep NaN as null: SQLite has no other."""
+    return math.nan if value is None else value
+
+
 def finite(value: float | None) -> float | None:
-    """JSON has no infinities: the largest number stands for them. It has no NaN either, which is null."""
+    """For the stream of a run, whose readers draw what they get: the largest number stands for infinities, and NaN is
+    null."""
     return None if value is None or value != value else max(-_LARGEST, min(_LARGEST, value))
 
 

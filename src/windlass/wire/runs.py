@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from windlass.wire.figures import Figure
 from windlass.wire.spec import EnvName, ParamValue, RunSpec, Text
 
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -119,10 +120,10 @@ class Progress(Wire):
 
 
 class MetricSummary(Wire):
-    last: float | None
+    last: Figure | None
     step: int | None = None
-    min: float | None = None
-    max: float | None = None
+    min: Figure | None = Field(None, description="of what is a number; null: nothing is")
+    max: Figure | None = None
     count: int = 0
 
 
@@ -256,7 +257,7 @@ class MetricReceipt(Wire):
 class MetricSeries(Wire):
     name: str
     steps: list[int | None]
-    values: list[float | None] = Field(description="null for NaN; infinities as +-1.8e308")
+    values: list[Figure | None] = Field(description='"NaN", "Infinity" and "-Infinity" are text')
     at: list[float]
 
 
@@ -265,7 +266,7 @@ class MetricsView(Wire):
 
 
 class MetricChart(Wire):
-    """A metric in stretches of points that follow each other. Values as in a series; null where a stretch has none."""
+    """A metric in stretches of points that follow each other. Values as in a series; null: no number."""
 
     name: str
     points: list[int] = Field(description="how many there are in each stretch")
@@ -273,9 +274,9 @@ class MetricChart(Wire):
     last_steps: list[int | None]
     first_at: list[float]
     last_at: list[float]
-    min: list[float | None]
-    max: list[float | None]
-    mean: list[float | None]
+    min: list[Figure | None]
+    max: list[Figure | None]
+    mean: list[Figure | None]
 
 
 class StartEstimate(Wire):

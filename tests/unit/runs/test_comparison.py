@@ -39,7 +39,7 @@ def test_what_is_no_number_is_told_and_is_never_best() -> None:
     (row,) = rows(
         facts("a", metrics={"loss": math.nan}), facts("b", metrics={"loss": 1.0}), facts("c", metrics={"loss": 2.0})
     ).values()
-    assert (row.values, row.best) == (["nan", 1.0, 2.0], 1)
+    assert (row.values, row.best) == (["NaN", 1.0, 2.0], 1)
 
 
 def test_a_run_of_which_nothing_is_recorded_differs_in_nothing() -> None:

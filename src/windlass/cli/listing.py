@@ -11,6 +11,7 @@ import typer
 from windlass.cli import options
 from windlass.cli.charts import bar
 from windlass.cli.connection import open_client
+from windlass.cli.moments import age
 from windlass.cli.terminal import STATE_STYLES, Cell, next_steps, notice, say, say_json, table
 from windlass.core.quantities import format_duration
 
@@ -62,12 +63,5 @@ def _row(run: RunSummary, now: float) -> list[Cell | str]:
         progress,
         format_duration(run.duration_s) if run.duration_s is not None else "",
         str(run.attempts) if run.attempts else "",
-        _age(now - run.submitted_at),
+        age(now - run.submitted_at),
     ]
-
-
-def _age(seconds: float) -> str:
-    for unit_s, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
-        if seconds >= unit_s:
-            return f"{int(seconds // unit_s)}{unit}"
-    return f"{max(0, int(seconds))}s"

@@ -26,3 +26,11 @@ def moment(option: str, text: str | None, *, now: float | None = None) -> float 
         raise InvalidInput(
             f"{option} {text!r} is no time", hint="write 10m or 2h (ago), 14:30, 2026-11-15 or 2026-11-15T14:30"
         ) from None
+
+
+def age(seconds: float) -> str:
+    """In the largest unit that there is one of: 3d, 12m."""
+    for unit_s, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
+        if seconds >= unit_s:
+            return f"{int(seconds // unit_s)}{unit}"
+    return f"{max(0, int(seconds))}s"

@@ -4,28 +4,16 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
 from windlass.core.errors import InvalidInput
+from windlass.wire.search import FACTS, column_of
 
 if TYPE_CHECKING:
     from windlass.wire.search import FoundRun
 
-FACTS = (
-    "id",
-    "name",
-    "state",
-    "project",
-    "user",
-    "submitted_at",
-    "started_at",
-    "ended_at",
-    "attempts",
-    "cost_usd",
-    "gpu_hours",
-    "cpu_hours",
-    "note",
-)
+_TIMES = ("submitted_at", "started_at", "ended_at")
 
 
 def rows_of(found: Iterable[FoundRun]) -> tuple[list[str], list[dict[str, Any]]]:
@@ -37,16 +25,28 @@ def rows_of(found: Iterable[FoundRun]) -> tuple[list[str], list[dict[str, Any]]]
         for kind, held in (("params", run.params), ("metrics", run.metrics), ("tags", run.tags)):
             for key, value in held.items():
                 columns[kind][f"{kind}.{key}"] = None
-                row[f"{kind}.{key}"] = float(value) if kind == "metrics" else value
+                row[f"{kind}.{key}"] = value
         rows.append(row)
     return [*FACTS, *(name for kind in columns.values() for name in sorted(kind))], rows
 
 
 def write_csv(found: Iterable[FoundRun], out: TextIO, only: Sequence[str] = ()) -> None:
+    """Columns of `only` are headed as they are named there. Times are ISO 8601, of UTC."""
     columns, rows = rows_of(found)
-    writer = csv.DictWriter(out, list(only) or columns, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
+    wanted = {name: column_of(name) for name in only} or {name: name for name in columns}
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(wanted)
+    for row in rows:
+        writer.writerow([_as_text(column, row.get(column)) for column in wanted.values()])
+
+
+def _as_text(column: str, value: Any) -> Any:
+    if column not in _TIMES or value is None:
+        return value
+    try:
+        return datetime.fromtimestamp(value, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except (ValueError, OverflowError, OSError):
+        return value  # clients may say any number
 
 
 def data_frame(found: Iterable[FoundRun]) -> Any:
@@ -57,7 +57,7 @@ def data_frame(found: Iterable[FoundRun]) -> Any:
         raise InvalidInput("pandas is not installed", hint="pip install 'windlass[tables]'") from None
     columns, rows = rows_of(found)
     frame = pandas.DataFrame({name: [row.get(name) for row in rows] for name in columns}, columns=columns)
-    for name in ("submitted_at", "started_at", "ended_at"):
+    for name in _TIMES:
         frame[name] = pandas.to_datetime(frame[name], unit="s", utc=True)
     for name in columns:
         if name.startswith("metrics."):
@@ -68,7 +68,7 @@ def data_frame(found: Iterable[FoundRun]) -> Any:
 def write_parquet(found: Iterable[FoundRun], path: str, only: Sequence[str] = ()) -> None:
     frame = data_frame(found)
     if only:
-        frame = frame.reindex(columns=list(only))
+        frame = frame.reindex(columns=[column_of(name) for name in only]).set_axis(list(only), axis="columns")
     try:
         frame.to_parquet(path, index=False)
     except ImportError:

@@ -13,6 +13,7 @@ from windlass.core.errors import InvalidInput, NotFound
 from windlass.experiments.tables import input_datasets, logged_models, run_inputs, run_models, tracked_runs
 from windlass.lineage.walk import Edge, Key
 from windlass.registry.tables import model_versions, registered_model_aliases
+from windlass.runs.states import state_of
 from windlass.runs.tables import runs
 from windlass.wire.lineage import Thing, ThingKind
 
@@ -135,7 +136,7 @@ def load_things(tx: Connection, keys: Sequence[Key]) -> list[Thing]:
     ids = _by_kind(keys)
     told: dict[Key, tuple[str, str]] = {}
     for row in tx.execute(select(tracked_runs).where(tracked_runs.c.id.in_(ids[ThingKind.RUN]))):
-        told[Key(ThingKind.RUN, row.id)] = (row.name, row.status.lower())
+        told[Key(ThingKind.RUN, row.id)] = (row.name, state_of(row.status))
     for row in tx.execute(select(input_datasets).where(input_datasets.c.id.in_(ids[ThingKind.DATASET]))):
         told[Key(ThingKind.DATASET, row.id)] = (f"{row.name}@{row.digest}", row.source_type)
     for row in tx.execute(select(checkpoints).where(checkpoints.c.id.in_(ids[ThingKind.CHECKPOINT]))):

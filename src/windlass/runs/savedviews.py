@@ -13,9 +13,9 @@ from windlass.core.names import nearest
 from windlass.db.database import Database
 from windlass.db.insertion import insert_or_replace
 from windlass.db.metadata import Json, Seconds, metadata
-from windlass.experiments.language import parse_filter
-from windlass.runs.search import check_search
+from windlass.runs.search import check_search, read_filter
 from windlass.wire.savedviews import SavedView, ViewRequest
+from windlass.wire.search import column_of
 
 _ALL = ""  # in place of a project: NULL cannot be part of a key
 _MOST = 1_000
@@ -47,6 +47,8 @@ class SavedViews:
         """Replaces one of that name. Raises InvalidInput for what cannot be searched."""
         view = SavedView(name=name, project=project, **request.model_dump(), updated_at=self._clock.now())
         wanted = apply_view(view, None, ())
+        for column in view.columns:
+            column_of(column)
         with self._db.write() as tx:
             check_search(tx, wanted.where, wanted.order, now=view.updated_at)
             if len(load_views(tx)) >= _MOST and not load_views(tx, name=name, project=project):
@@ -75,7 +77,7 @@ def apply_view(view: SavedView, where: str | None, order: Sequence[str]) -> Want
     """A search by a view, and by more than that."""
     parts = [f"project = '{view.project}'" if view.project else None, view.where, where]
     for part in parts:
-        parse_filter(part)  # each by itself: two halves make no whole
+        read_filter(part)  # each by itself: two halves make no whole
     said = [part.strip().rstrip(";") for part in parts if part and part.strip()]
     return Wanted(" and ".join(said) or None, order or view.order)
 

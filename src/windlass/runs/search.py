@@ -16,6 +16,7 @@ from windlass.core.errors import InvalidInput
 from windlass.core.names import unknown
 from windlass.core.paging import offset_of, page_token
 from windlass.core.quantities import parse_duration
+from windlass.experiments.catalogue import DEFAULT_ID, DEFAULT_NAME, DEFAULT_PROJECT
 from windlass.experiments.language import (
     MEMBERSHIP,
     NUMERIC,
@@ -31,22 +32,20 @@ from windlass.experiments.runsearch import KINDS, condition_of
 from windlass.experiments.tables import experiments, run_params, run_tags, tracked_runs
 from windlass.experiments.types import NOTE
 from windlass.runs.bulk import in_parts
+from windlass.runs.searchwords import explain_unreadable, load_remarks
+from windlass.runs.states import STATE_OF_STATUS
 from windlass.runs.tables import runs
+from windlass.runs.types import RunState
 from windlass.tracking.tables import summaries
-from windlass.wire.search import FoundPage, FoundRun
+from windlass.wire.search import LONG, FoundPage, FoundRun
 from windlass.wire.spec import GROUP
 
-_STATES = {
-    "SCHEDULED": "queued",
-    "RUNNING": "running",
-    "FINISHED": "succeeded",
-    "FAILED": "failed",
-    "KILLED": "cancelled",
-}
 _STATE = func.coalesce(
-    runs.c.state, case(_STATES, value=tracked_runs.c.status, else_=func.lower(tracked_runs.c.status))
+    runs.c.state, case(STATE_OF_STATUS, value=tracked_runs.c.status, else_=func.lower(tracked_runs.c.status))
 )
-_PROJECT = func.coalesce(runs.c.project, experiments.c.name)
+# MLflow's first experiment is the project `default`, whatever either is called.
+_IS_DEFAULT = tracked_runs.c.experiment_id == DEFAULT_ID
+_PROJECT = case((_IS_DEFAULT, DEFAULT_PROJECT), else_=func.coalesce(runs.c.project, experiments.c.name))
 _STARTED = func.coalesce(runs.c.started_at, tracked_runs.c.start_ms / 1000.0)
 _ENDED = func.coalesce(runs.c.ended_at, tracked_runs.c.end_ms / 1000.0)
 _SUBMITTED = func.coalesce(runs.c.submitted_at, tracked_runs.c.start_ms / 1000.0)
@@ -69,7 +68,25 @@ _NUMBERS: Mapping[str, ColumnElement[Any]] = {
 _OWN = {**_TEXTS, **_TIMES, **_NUMBERS}
 _TAGS = {"group": GROUP, "note": NOTE}  # tags that have a plain name
 _HELD = {"parameter": run_params, "tag": run_tags}
+_EXAMPLE = "write comparisons joined by `and`: metrics.loss < 0.5 and params.lr = '0.1' and state = 'succeeded'"
 _KINDS = ("metrics", "params", "tags", "datasets")
+_JOINED: Any = tracked_runs.outerjoin(runs, runs.c.id == tracked_runs.c.id).outerjoin(
+    experiments, experiments.c.id == tracked_runs.c.experiment_id
+)
+_COLUMNS = (
+    tracked_runs.c.id,
+    tracked_runs.c.name,
+    tracked_runs.c.user,
+    _STATE.label("state"),
+    _PROJECT.label("project"),
+    _SUBMITTED.label("submitted_at"),
+    _STARTED.label("started_at"),
+    _ENDED.label("ended_at"),
+    runs.c.attempt_count,
+    runs.c.cost_usd,
+    runs.c.gpu_hours,
+    runs.c.cpu_hours,
+)
 
 
 def search(
@@ -84,11 +101,30 @@ def search(
 ) -> FoundPage:
     """The newest first, unless `order` says otherwise. Raises InvalidInput."""
     offset = offset_of(cursor)
-    query = _query(where, order, dialect=tx.dialect.name, now=now)
+    clauses, orders = _read(where, order)
+    query = _query(where, clauses, orders, dialect=tx.dialect.name, now=now)
     if project is not None:
-        query = query.where(_TEXTS["project"] == project)
+        query = query.where(_TEXTS["project"] == _same_project(project))
     rows = tx.execute(query.offset(offset).limit(limit + 1)).all()
-    ids = [row.id for row in rows[:limit]]
+    by = [name for name, _ in orders]
+    remarks = [] if offset else load_remarks(tx, clauses, by, project=project, is_empty=not rows)
+    return FoundPage(
+        runs=_filled(tx, rows[:limit]),
+        next_cursor=page_token(offset + limit) if len(rows) > limit else None,
+        named=_columns([*(clause.name for clause in clauses), *by]),
+        remarks=remarks,
+    )
+
+
+def find_one(tx: Connection, run_id: str) -> FoundRun:
+    """Of a run that is there, also one that is deleted."""
+    rows = tx.execute(select(*_COLUMNS).select_from(_JOINED).where(tracked_runs.c.id == run_id)).all()
+    return _filled(tx, rows)[0]
+
+
+def _filled(tx: Connection, rows: Sequence[Any]) -> list[FoundRun]:
+    """With what is kept of them elsewhere."""
+    ids = [row.id for row in rows]
     params, tags, metrics = (
         _load_held(tx, columns, ids)
         for columns in (
@@ -97,13 +133,35 @@ def search(
             (summaries.c.run_id, summaries.c.name, summaries.c.last),
         )
     )
-    found = [_found(row, params[row.id], metrics[row.id], tags[row.id]) for row in rows[:limit]]
-    return FoundPage(runs=found, next_cursor=page_token(offset + limit) if len(rows) > limit else None)
+    return [_found(row, params[row.id], metrics[row.id], tags[row.id]) for row in rows]
 
 
 def check_search(tx: Connection, where: str | None, order: Sequence[str], *, now: float) -> None:
     """Raises InvalidInput if `search` would."""
-    _query(where, order, dialect=tx.dialect.name, now=now)
+    _query(where, *_read(where, order), dialect=tx.dialect.name, now=now)
+
+
+def _read(where: str | None, order: Sequence[str]) -> tuple[list[Clause], list[tuple[Name, bool]]]:
+    return read_filter(where), [parse_order(text) for text in order]
+
+
+def read_filter(where: str | None) -> list[Clause]:
+    """Raises InvalidInput, in our words for the usual mistakes."""
+    try:
+        return parse_filter(where)
+    except InvalidInput as error:
+        raise explain_unreadable(where) or InvalidInput(error.message, hint=_EXAMPLE) from None
+
+
+def _columns(names: Sequence[Name]) -> list[str]:
+    """As tables call them."""
+    kinds = {"metric": "metrics", "parameter": "params", "tag": "tags", "attribute": None}
+    found: dict[str, None] = {}
+    for name in map(_meant, names):
+        kind = "attribute" if name.kind is None else KINDS.get(name.kind)
+        if kind in kinds:
+            found[name.key if kinds[kind] is None else f"{kinds[kind]}.{name.key}"] = None
+    return list(found)
 
 
 def _load_held(tx: Connection, columns: Sequence[ColumnElement[Any]], ids: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -115,33 +173,26 @@ def _load_held(tx: Connection, columns: Sequence[ColumnElement[Any]], ids: Seque
     return found
 
 
-def _query(where: str | None, order: Sequence[str], *, dialect: Dialect, now: float) -> Select[Any]:
-    conditions = [_condition(clause, dialect, now) for clause in parse_filter(where)]
-    joined: Any = tracked_runs.outerjoin(runs, runs.c.id == tracked_runs.c.id).outerjoin(
-        experiments, experiments.c.id == tracked_runs.c.experiment_id
-    )
+def _query(
+    where: str | None,
+    clauses: Sequence[Clause],
+    orders: Sequence[tuple[Name, bool]],
+    *,
+    dialect: Dialect,
+    now: float,
+) -> Select[Any]:
+    try:
+        conditions = [_condition(clause, dialect, now) for clause in clauses]
+    except InvalidInput as error:
+        raise explain_unreadable(where) or error from None
+    joined = _JOINED
     by: list[ColumnElement[Any]] = []
-    for number, text in enumerate(order):
-        name, ascending = parse_order(text)
+    for number, (name, ascending) in enumerate(orders):
         joined, value = _ordering(joined, name, number)
         by += [case((value.is_(None), 1), else_=0), value.asc() if ascending else value.desc()]
-    columns = (
-        tracked_runs.c.id,
-        tracked_runs.c.name,
-        tracked_runs.c.user,
-        _STATE.label("state"),
-        _PROJECT.label("project"),
-        _SUBMITTED.label("submitted_at"),
-        _STARTED.label("started_at"),
-        _ENDED.label("ended_at"),
-        runs.c.attempt_count,
-        runs.c.cost_usd,
-        runs.c.gpu_hours,
-        runs.c.cpu_hours,
-    )
     active = tracked_runs.c.stage == "active"
     return (
-        select(*columns)
+        select(*_COLUMNS)
         .select_from(joined)
         .where(active, *conditions)
         .order_by(*by, _SUBMITTED.desc(), tracked_runs.c.id)
@@ -163,16 +214,34 @@ def _condition(clause: Clause, dialect: Dialect, now: float) -> ColumnElement[bo
         return compare(_NUMBERS[key], clause.op, number, dialect)
     check_op(clause, (*TEXTUAL, *MEMBERSHIP))
     value = clause.items() if clause.has_list else clause.words(key)
+    if clause.op not in ("LIKE", "ILIKE"):
+        value = tuple(_checked(key, one) for one in value) if isinstance(value, tuple) else _checked(key, value)
     return compare(_TEXTS[key], clause.op, value, dialect)
 
 
+def _checked(key: str, text: str) -> str:
+    if key == "state" and text not in set(RunState):
+        raise InvalidInput(unknown("state", text, list(RunState)))
+    return _same_project(text) if key == "project" else text
+
+
+def _same_project(project: str) -> str:
+    return DEFAULT_PROJECT if project == DEFAULT_NAME else project
+
+
 def _meant(name: Name) -> Name:
-    """Plain names that stand for tags."""
-    return Name(kind="tags", key=_TAGS[name.key]) if name.kind is None and name.key in _TAGS else name
+    """Plain names that stand for tags, and long ones that tables have."""
+    if name.kind is None and name.key in _TAGS:
+        return Name(kind="tags", key=_TAGS[name.key])
+    return Name(kind=name.kind, key=LONG[name.key]) if name.key in LONG and _is_plain(name) else name
+
+
+def _is_plain(name: Name) -> bool:
+    return name.kind is None or KINDS.get(name.kind) == "attribute"
 
 
 def _own_name(name: Name) -> str:
-    if name.kind is not None and KINDS.get(name.kind) != "attribute":
+    if name.kind is not None and not _is_plain(name):
         raise InvalidInput(unknown("kind", name.kind, _KINDS), hint="write metrics.loss, params.lr, tags.team or state")
     if name.key not in _OWN:
         raise InvalidInput(
@@ -227,12 +296,7 @@ def _found(
         gpu_hours=row.gpu_hours,
         cpu_hours=row.cpu_hours,
         params=dict(params),
-        metrics={name: _plain(value) for name, value in sorted(metrics.items())},
+        metrics={name: math.nan if value is None else value for name, value in sorted(metrics.items())},
         note=tags.get(NOTE),
         tags={key: value for key, value in tags.items() if not key.startswith("mlflow.")},
     )
-
-
-def _plain(value: float | None) -> float | str:
-    """JSON has neither NaN, which null stands for in the table, nor infinities."""
-    return "nan" if value is None else value if math.isfinite(value) else str(value)

@@ -69,3 +69,9 @@ def test_one_run_is_nothing_to_compare_and_a_wrong_one_is_named(api: Client) -> 
         "nosuchrun"
         in error_of(api.get("/api/compare", params={"run": [run_id, "nosuchrun"]}), 404, "not_found")["message"]
     )
+
+
+def test_one_run_is_not_compared_with_itself(api: Client) -> None:
+    run = submit(api, name="alone")["id"]
+    told = error_of(api.get("/api/compare", params={"run": [run, "alone"]}), 422, "invalid_input")["message"]
+    assert told == f"{run} and alone are one run, {run}"

@@ -54,6 +54,9 @@ def three(api: Client) -> dict[str, str]:
         ("state = 'queued'", {"good", "bad"}),
         ("state in ('running', 'failed')", {"theirs"}),
         ("project = 'vision'", {"bad"}),
+        ("project = 'default'", {"good", "theirs"}),
+        ("project in ('Default', 'x')", {"good", "theirs"}),
+        ("submitted_at > '1h' and cost_usd = 0", {"good", "bad"}),
         ("name like 'g%'", {"good"}),
         ("submitted > '1h'", {"good", "bad"}),
         ("submitted < '1971-01-01'", {"theirs"}),
@@ -82,6 +85,66 @@ def test_the_order_can_be_chosen_and_what_lacks_it_comes_last(api: Client, three
     assert names(api, None, "name") == ["bad", "good", "theirs"]
 
 
+@pytest.mark.parametrize(
+    ("query", "remarks"),
+    [
+        ({"where": "metrics.los < 1"}, ["no run has a metric 'los'; did you mean 'loss'?"]),
+        ({"where": "params.nope = '1'"}, ["no run has a param 'nope'; there are lr"]),
+        ({"where": "group = 'g'"}, ["there is no group 'g'"]),
+        ({"project": "visoin"}, ["there is no project 'visoin'; did you mean 'vision'?"]),
+        ({"where": "project = 'visoin'"}, ["there is no project 'visoin'; did you mean 'vision'?"]),
+        ({"order": "metrics.los"}, ["no run has a metric 'los'; did you mean 'loss'?"]),
+        ({"where": "metrics.loss < 0 and project = 'vision'", "order": "cost"}, []),
+        ({"where": "params.nope is null"}, []),
+    ],
+)
+def test_names_that_no_run_has_are_told(
+    api: Client, three: dict[str, str], query: dict[str, str], remarks: list[str]
+) -> None:
+    page = FoundPage.model_validate(api.get("/api/search", params=query).json())
+    assert page.remarks == remarks
+
+
+def test_a_search_tells_what_it_is_about(api: Client) -> None:
+    where = "metric.loss < 1 and group = 'g' and cost_usd > 0"
+    answer = api.get("/api/search", params={"where": where, "order": "params.lr desc"}).json()
+    assert answer["named"] == ["metrics.loss", "tags.group", "cost", "params.lr"]
+
+
+def test_runs_of_mlflows_clients_are_found_by_whatever_names_them(api: Client, three: dict[str, str]) -> None:
+    theirs = three["theirs"]
+    values = [{"key": "loss", "value": value, "timestamp": 5, "step": step} for step, value in enumerate((1.0, 2.0))]
+    body = {"run_id": theirs, "metrics": values, "params": [{"key": "lr", "value": "7"}], "tags": []}
+    assert api.post("/api/2.0/mlflow/runs/log-batch", json=body).is_success
+    for ref in (theirs, theirs[:9], "theirs"):
+        run = FoundRun.model_validate(api.get(f"/api/search/{ref}").json())
+        assert (run.id, run.project, run.params, run.metrics) == (theirs, "default", {"lr": "7"}, {"loss": 2.0})
+        (series,) = api.get(f"/api/runs/{ref}/metrics").json()["series"]
+        assert series["values"] == [1.0, 2.0]
+        assert api.get(f"/api/runs/{ref}/chart", params={"name": "loss"}).json()["max"] == [1.0, 2.0]
+        assert api.get(f"/api/runs/{ref}/artifacts").json()["run_id"] == theirs
+        for rest in ("", "/logs", "/why", "/attempts"):
+            told = error_of(api.get(f"/api/runs/{ref}{rest}"), 404, "not_found")
+            assert "made by an MLflow client" in told["message"]
+    assert api.get("/api/search/good").json()["id"] == three["good"]
+
+
+def test_a_name_that_is_longer_is_suggested(api: Client, three: dict[str, str]) -> None:
+    submit(api, name="t1-pn9f")
+    assert error_of(api.get("/api/runs/t1"), 404, "not_found")["hint"] == "did you mean 't1-pn9f'?"
+
+
+def test_what_json_has_no_words_for_is_text(api: Client, three: dict[str, str]) -> None:
+    body: dict[str, Any] = {"run_id": three["theirs"], "params": [], "tags": []}
+    body["metrics"] = [
+        {"key": key, "value": value, "timestamp": 5, "step": 0} for key, value in (("a", "NaN"), ("b", "-Infinity"))
+    ]
+    assert api.post("/api/2.0/mlflow/runs/log-batch", json=body).is_success
+    assert api.get("/api/search/theirs").json()["metrics"] == {"a": "NaN", "b": "-Infinity"}
+    series = api.get("/api/runs/theirs/metrics").json()["series"]
+    assert [one["values"] for one in series] == [["NaN"], ["-Infinity"]]
+
+
 def test_pages_follow_each_other(api: Client, three: dict[str, str]) -> None:
     first = api.get("/api/search", params={"limit": 2, "order": "name"}).json()
     second = api.get("/api/search", params={"limit": 2, "order": "name", "cursor": first["next_cursor"]}).json()
@@ -94,6 +157,10 @@ def test_pages_follow_each_other(api: Client, three: dict[str, str]) -> None:
     [
         ({"where": "colour = 'red'"}, "colour"),
         ({"where": "metrics.loss <"}, "Invalid clause"),
+        ({"where": "state = 'sucess'"}, "unknown state 'sucess'"),
+        ({"where": "state in ('failed', 'succeded')"}, "did you mean 'succeeded'"),
+        ({"where": "state = failed"}, "state = 'failed'"),
+        ({"where": "state = 'failed' or cost = 0"}, "no `or`"),
         ({"where": "submitted > 'soon'"}, "no time"),
         ({"where": "flavours.x = 'y'"}, "flavours"),
         ({"order": "colour"}, "colour"),

@@ -45,7 +45,7 @@ def note(
     elif found:
         say(found)
     else:
-        notice("there is no note" if not clear else "the note is gone")
+        notice("there is no note" if text is None and not clear else "the note is gone")
 
 
 def group(

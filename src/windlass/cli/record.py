@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import textwrap
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from windlass.cli.charts import number, sparkline
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from windlass.wire.checkpoints import CheckpointList
     from windlass.wire.gang import RoleSpec
     from windlass.wire.runs import AttemptView, EventView, ExitView, RunView
+    from windlass.wire.search import FoundRun
     from windlass.wire.spec import RunSpec
 
 _LABEL = 12
@@ -57,7 +58,7 @@ class Record:
             self.put(label if index == 0 else "", text)
 
 
-def headline(view: RunView, paint: Paint) -> str:
+def headline(view: RunView | FoundRun, paint: Paint) -> str:
     mark = STATE_MARKS.get(view.state, "●")
     took = f" in {format_duration(view.duration_s)}" if view.duration_s is not None and view.ended_at else ""
     styles = STATE_STYLES.get(view.state, ())
@@ -175,6 +176,28 @@ def put_checkpoint(record: Record, found: CheckpointList) -> None:
         record.put("checkpoints", f"step {newest.step:,}, {format_size(newest.size_bytes)}, {ago} ago{count}{best}")
 
 
+def put_tracked(record: Record, run: FoundRun) -> None:
+    """What is known of a run that an MLflow client made."""
+    record.put("params", _pairs(run.params))
+    record.put("tags", _pairs(run.tags))
+    record.put("experiment", run.project)
+    record.put("user", run.user)
+    for label, at in (("started", run.started_at), ("ended", run.ended_at)):
+        record.put(label, None if at is None else _moment(at))
+    record.put("made by", "an MLflow client: no attempts, logs or code here")
+
+
+def _pairs(pairs: Mapping[str, str]) -> str:
+    return "  ".join(f"{name}={value}" if value else name for name, value in pairs.items())
+
+
+def _moment(at: float) -> str:
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+    except (ValueError, OverflowError, OSError):
+        return f"{at:g}"  # clients may say any number
+
+
 def put_cost(record: Record, view: RunView) -> None:
     used = [_hours(view.cost.cpu_hours, "CPU")]
     if view.cost.gpu_hours:
@@ -207,7 +230,8 @@ def put_request(record: Record, view: RunView) -> None:
     record.put("params", "  ".join(f"{name}={_short(value)}" for name, value in spec.params.items()))
     record.put("env", "  ".join(f"{name}={value}" for name, value in spec.env.items()))
     record.put("secrets", ", ".join(spec.secrets))
-    record.put("tags", "  ".join(_tag_words(view.tags)))
+    # The plan in use has a line of its own.
+    record.put("tags", _pairs({name: value for name, value in view.tags.items() if name != PLAN_TAG}))
     record.put("project", view.project if view.project != "default" else None)
     record.put("priority", view.priority if view.priority != "normal" else None)
     record.put("timeout", format_duration(spec.timeout) if spec.timeout else None)
@@ -216,12 +240,6 @@ def put_request(record: Record, view: RunView) -> None:
     record.put("preemptible", None if spec.preemptible else "no")
     record.put("seed", str(view.seed))
     record.put("clone of", view.clone_of)
-
-
-def _tag_words(tags: Mapping[str, str]) -> Iterator[str]:
-    for name, value in tags.items():
-        if name != PLAN_TAG:  # has a line of its own
-            yield f"{name}={value}" if value else name
 
 
 def _asked(spec: RunSpec) -> list[str]:

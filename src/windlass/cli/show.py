@@ -10,15 +10,21 @@ import typer
 from windlass.cli import options
 from windlass.cli.connection import open_client
 from windlass.cli.terminal import next_line, next_steps, paint_for, say, say_json, width_of
+from windlass.core.errors import NotFound
 
 if TYPE_CHECKING:
-    from windlass.client import Run
+    from windlass.client import Client, Run
     from windlass.wire.runs import RunView
 
 
 def show(ctx: typer.Context, run: options.RunRef, json: options.Json = False) -> None:
     """Show everything that is known of a run."""
-    found = open_client(ctx).get(run)
+    client = open_client(ctx)
+    try:
+        found = client.get(run)
+    except NotFound as error:
+        _show_tracked(client, run, error, json=json)
+        return
     if json:
         record = found.view.model_dump(mode="json")
         say_json(record | {"attempt_list": [attempt.model_dump(mode="json") for attempt in found.attempts()]})
@@ -45,6 +51,27 @@ def show(ctx: typer.Context, run: options.RunRef, json: options.Json = False) ->
     say(records.headline(found.view, paint))
     say("\n".join(lines.lines))
     next_steps(*_follow_ups(found.view)[1 if found.state == "succeeded" else 0 :])
+
+
+def _show_tracked(client: Client, ref: str, error: NotFound, *, json: bool) -> None:
+    """A run that an MLflow client made. Raises `error` if it is none of those either."""
+    from windlass.cli import record as records
+
+    try:
+        found = client.find(ref)
+    except NotFound:
+        raise error from None
+    if json:
+        say_json(found.model_dump(mode="json"))
+        return
+    paint = paint_for(sys.stdout)
+    lines = records.Record(paint, width_of(sys.stdout))
+    lines.put_all("note", (found.note or "").splitlines())
+    records.put_metrics(lines, client.metrics(found.id))
+    records.put_tracked(lines, found)
+    say(records.headline(found, paint))
+    say("\n".join(lines.lines))
+    next_steps(f"windlass artifacts ls {found.id} -r", f"windlass lineage {found.id}")
 
 
 def show_end(run: Run) -> None:

@@ -5,22 +5,21 @@ from __future__ import annotations
 from windlass.db.database import Database
 from windlass.lineage.links import DatabaseLinks, find_key, load_things
 from windlass.lineage.walk import Key, walk
-from windlass.runs.service import RunService
+from windlass.runs.references import resolve_id
 from windlass.wire.lineage import Lineage, ThingKind
 
 MOST_THINGS = 500
 
 
 class LineageService:
-    def __init__(self, *, db: Database, runs: RunService) -> None:
+    def __init__(self, *, db: Database) -> None:
         self._db = db
-        self._runs = runs
 
     def of(self, ref: str) -> Lineage:
         """Of a run (id or name), `models:/NAME/VERSION`, `models:/NAME@ALIAS`, a logged model `m-…`,
         `dataset:NAME[@DIGEST]` or `checkpoint:ID`. Raises NotFound."""
         with self._db.read() as tx:
-            root = find_key(tx, ref) or Key(ThingKind.RUN, self._runs.resolve_in(tx, ref).id)
+            root = find_key(tx, ref) or Key(ThingKind.RUN, resolve_id(tx, ref))
             keys, edges, truncated = walk(DatabaseLinks(tx), root, most=MOST_THINGS)
             things = load_things(tx, keys)
         return Lineage(root=str(root), things=things, links=[edge.as_link() for edge in edges], truncated=truncated)

@@ -7,28 +7,24 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection
 
 from windlass.blobs.contract import Blobs
 from windlass.blobs.snapshots import load_files
 from windlass.core.errors import NotFound
 from windlass.experiments.runstore import load_run as load_tracked
-from windlass.experiments.tables import tracked_runs
 from windlass.experiments.types import NOTE, TrackedRun
 from windlass.runs import store
 from windlass.runs.comparison import RunFacts, Value
 from windlass.runs.records import RunRecord
 from windlass.runs.reproduction import Known
+from windlass.runs.states import state_of
 from windlass.tracking.store import load_summaries
 from windlass.tracking.system import without_system
 from windlass.wire.comparison import Topic
 
 _LONGEST_FILE_BYTES = 1 << 20  # that is shown as a diff
 _OWN_TAGS = "mlflow."  # of the client's own bookkeeping
-
-
-def is_tracked(tx: Connection, run_id: str) -> bool:
-    return tx.execute(select(tracked_runs.c.id).where(tracked_runs.c.id == run_id)).first() is not None
 
 
 def load_facts(tx: Connection, blobs: Blobs, run_id: str) -> RunFacts:
@@ -45,7 +41,7 @@ def load_facts(tx: Connection, blobs: Blobs, run_id: str) -> RunFacts:
     written = {"note": note[NOTE]} if note else {}
     if run is None:
         topics[Topic.RUN] = _times(tracked) | written
-        return RunFacts(id=run_id, name=tracked.info.name, state=tracked.info.status.lower(), topics=topics)
+        return RunFacts(id=run_id, name=tracked.info.name, state=state_of(tracked.info.status), topics=topics)
     topics |= {
         Topic.RUN: _run(run) | written,
         Topic.CODE: _code(run, blobs),

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import Connection
-
 from windlass.blobs.contract import Blobs
 from windlass.core.clock import Clock
-from windlass.core.errors import NotFound
+from windlass.core.errors import InvalidInput
 from windlass.core.exposition import Family
 from windlass.db.database import Database
 from windlass.runs.comparison import compare
-from windlass.runs.facts import code_diff, is_tracked, load_facts
+from windlass.runs.facts import code_diff, load_facts
 from windlass.runs.gauges import load_gauges
+from windlass.runs.references import resolve_id
 from windlass.runs.savedviews import apply_view, find_view
-from windlass.runs.search import search
+from windlass.runs.search import find_one, search
 from windlass.runs.service import RunService
 from windlass.wire.comparison import Comparison
-from windlass.wire.search import FoundPage
+from windlass.wire.search import FoundPage, FoundRun
 
 
 class Overview:
@@ -47,9 +46,18 @@ class Overview:
                 tx, where=where, project=project, order=order, cursor=cursor, limit=limit, now=self._clock.now()
             )
 
-    def compare(self, refs: Sequence[str], *, everything: bool = False) -> Comparison:
+    def find(self, ref: str) -> FoundRun:
+        """What a search says of one run. Raises NotFound or Ambiguous."""
         with self._db.read() as tx:
-            facts = [load_facts(tx, self._blobs, self.known_id(tx, ref)) for ref in refs]
+            return find_one(tx, resolve_id(tx, ref))
+
+    def compare(self, refs: Sequence[str], *, everything: bool = False) -> Comparison:
+        """What is named twice is one run. Raises InvalidInput if there are fewer than two."""
+        with self._db.read() as tx:
+            ids = list(dict.fromkeys(resolve_id(tx, ref) for ref in refs))
+            if len(ids) < 2:
+                raise InvalidInput(f"{' and '.join(refs)} are one run, {ids[0]}", hint="two different ones differ")
+            facts = [load_facts(tx, self._blobs, run_id) for run_id in ids]
         return compare(facts, everything=everything)
 
     def code_diff(self, first: str, second: str) -> str:
@@ -61,12 +69,3 @@ class Overview:
         """For Prometheus."""
         with self._db.read() as tx:
             return load_gauges(tx, now=self._clock.now())
-
-    def known_id(self, tx: Connection, ref: str) -> str:
-        """Of a run of ours, or of one that only an MLflow client knows: that one by its whole id."""
-        try:
-            return self._runs.resolve_in(tx, ref).id
-        except NotFound:
-            if not is_tracked(tx, ref):
-                raise
-            return ref

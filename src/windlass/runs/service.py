@@ -27,7 +27,7 @@ from windlass.runs.origins import check_code, copied_origin, keep_origin
 from windlass.runs.progress import load_marks
 from windlass.runs.queue import QueueDesk
 from windlass.runs.records import AttemptRecord, RunHead, RunRecord, exit_to_json
-from windlass.runs.references import resolve_run
+from windlass.runs.references import resolve_id, resolve_run
 from windlass.runs.reproduction import decide_changes, decide_pins
 from windlass.runs.rulebook import heed_points, insert_rules
 from windlass.runs.sealing import Seal
@@ -305,7 +305,7 @@ class RunService:
     ) -> wire.MetricsView:
         """Without `names` all or `limit` of them, but those of its machines only with `system`."""
         with self._db.read() as tx:
-            run_id = resolve_run(tx, ref).id
+            run_id = resolve_id(tx, ref)
             known = load_summaries(tx, [run_id]).get(run_id, {})
             for name in names or ():
                 if name not in known:
@@ -319,7 +319,7 @@ class RunService:
     def chart(self, ref: str, name: str, *, most: int, window: Window) -> wire.MetricChart:
         """A metric in at most so many stretches."""
         with self._db.read() as tx:
-            run_id = resolve_run(tx, ref).id
+            run_id = resolve_id(tx, ref)
             known = load_summaries(tx, [run_id]).get(run_id, {})
             if name not in known:
                 raise NotFound(unknown("metric", name, known))
@@ -343,7 +343,7 @@ class RunService:
 
     def resolve_id(self, ref: str) -> str:
         with self._db.read() as tx:
-            return self.resolve_in(tx, ref).id
+            return resolve_run(tx, ref).id
 
     def resolve_in(self, tx: Connection, ref: str) -> RunRecord:
         return resolve_run(tx, ref)

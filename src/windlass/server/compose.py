@@ -49,6 +49,7 @@ from windlass.runs.access import RunTokens, TrackingAccess
 from windlass.runs.annotations import Annotations
 from windlass.runs.overview import Overview
 from windlass.runs.progress import take_logged
+from windlass.runs.references import resolve_id
 from windlass.runs.savedviews import SavedViews
 from windlass.runs.sealing import Seal
 from windlass.runs.service import RunService
@@ -171,7 +172,7 @@ def compose(settings: Settings, *, open_engines: OpenEngines | None = None, cloc
         annotations=Annotations(
             db=db,
             clock=clock,
-            resolve=overview.known_id,
+            resolve=resolve_id,
             tracked=tracked_runs,
             experiments=experiments,
             projects=settings.rules.projects,
@@ -186,7 +187,7 @@ def compose(settings: Settings, *, open_engines: OpenEngines | None = None, cloc
         artifacts=artifacts,
         uploads=UploadService(db=db, clock=clock, blobs=kept, artifacts=artifacts),
         artifact_places=ArtifactPlaces(artifacts, home=settings.home, folders=_runs_commands_here(settings)),
-        lineage=LineageService(db=db, runs=runs),
+        lineage=LineageService(db=db),
         registry=RegistryService(
             db=db,
             clock=clock,

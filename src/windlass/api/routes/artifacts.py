@@ -19,6 +19,7 @@ from windlass.artifacts.types import Artifact, Entry, Part, Upload
 from windlass.blobs.contract import Intake
 from windlass.core.errors import Conflict, NotFound
 from windlass.experiments.artifacturis import load_run_uri
+from windlass.runs.references import resolve_id
 from windlass.wire import artifacts as wire
 
 router = APIRouter(prefix="/api", tags=["artifacts"])
@@ -126,7 +127,7 @@ def _root(services: Services, ref: str) -> tuple[str, str]:
     with services.db.read() as tx:
         if found := load_run_uri(tx, ref):
             return ref, found
-        run_id = services.runs.resolve_in(tx, ref).id
+        run_id = resolve_id(tx, ref)
         return run_id, load_run_uri(tx, run_id) or f"mlflow-artifacts:/0/{run_id}/artifacts"
 
 

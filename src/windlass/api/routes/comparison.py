@@ -8,8 +8,9 @@ from fastapi import APIRouter, Query, Response
 
 from windlass.api.answers import json_of
 from windlass.api.context import Context
+from windlass.api.routes.runs import Ref
 from windlass.wire.comparison import Comparison
-from windlass.wire.search import FoundPage
+from windlass.wire.search import FoundPage, FoundRun
 
 router = APIRouter(prefix="/api", tags=["runs"])
 
@@ -51,3 +52,9 @@ def search(
         where=where, order=order or (), cursor=cursor, limit=limit, view=view, project=project
     )
     return json_of(found)
+
+
+@router.get("/search/{ref}", response_model=FoundRun)
+def find(ref: Ref, services: Context) -> Response:
+    """What a search says of one run, which may be one that an MLflow client made."""
+    return json_of(services.overview.find(ref))

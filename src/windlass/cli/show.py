@@ -9,6 +9,7 @@ import typer
 
 from windlass.cli import options
 from windlass.cli.connection import open_client
+from windlass.cli.status import progress_words
 from windlass.cli.terminal import next_line, next_steps, paint_for, say, say_json, width_of
 from windlass.core.errors import NotFound
 
@@ -39,9 +40,7 @@ def show(ctx: typer.Context, run: options.RunRef, json: options.Json = False) ->
     events = found.events()
     records.put_recoveries(lines, events)
     records.put_alerts(lines, events)
-    if found.view.progress:
-        progress = found.view.progress
-        lines.put("progress", f"step {progress.step:,}" + (f" of {progress.total:,}" if progress.total else ""))
+    lines.put("progress", progress_words(found.view))
     records.put_checkpoint(lines, found.checkpoints())
     records.put_metrics(lines, found)
     records.put_request(lines, found.view)

@@ -118,6 +118,35 @@ class Status:
         return facts
 
 
+def share_done(run: RunSummary) -> float | None:
+    """Of 1. All of it is done at the last step, which one less than the total is where steps are counted from 0 and the
+    run is well over."""
+    if run.progress is None or not run.progress.total:
+        return None
+    step, total = run.progress.step, run.progress.total
+    if step >= total or (run.state == "succeeded" and step + 1 == total):
+        return 1.0
+    return min(0.99, step / total)
+
+
+def progress_words(run: RunSummary) -> str | None:
+    """`step 40 of 200 (20%), eta 12:34`."""
+    if run.progress is None:
+        return None
+    words = f"step {run.progress.step:,}"
+    done = share_done(run)
+    if done is not None:
+        words += f" of {run.progress.total:,} ({done:.0%})"
+    return words + (f", {eta}" if (eta := eta_words(run)) else "")
+
+
+def eta_words(run: RunSummary) -> str:
+    """Of a run that is not over, if it is known."""
+    if run.progress is None or run.progress.eta_s is None or run.ended_at is not None:
+        return ""
+    return f"eta {clock(run.progress.eta_s)}"
+
+
 def clock(seconds: float) -> str:
     """A time that runs, without jumping about in width: 0:07, 12:34, 1:02:03."""
     minutes, rest = divmod(max(0, int(seconds)), 60)

@@ -14,11 +14,11 @@ from windlass.cli.charts import bar, braille, number, resample, sparkline
 from windlass.cli.loglines import LogFormatter
 from windlass.cli.pane import Pane, clip
 from windlass.cli.record import Record, describe_exit, put_checkpoint, put_outcome, put_request
-from windlass.cli.status import Status, clock, main_metric
+from windlass.cli.status import Status, clock, eta_words, main_metric, progress_words, share_done
 from windlass.cli.terminal import Cell, Paint, cells, fit, table
 from windlass.client import Update
 from windlass.wire.checkpoints import CheckpointList, CheckpointView
-from windlass.wire.runs import AttemptView, EventView, ExitView, LogLine, RunView
+from windlass.wire.runs import AttemptView, EventView, ExitView, LogLine, Progress, RunSummary, RunView
 from windlass.wire.spec import parse_spec
 
 PLAIN = Paint(False)
@@ -207,6 +207,29 @@ def test_the_status_line_of_other_states() -> None:
     assert status(cancelling=True).line(PLAIN, 80, 101.0)[2:] == "cancelling  0:01"
     assert "reconnecting" in status(connected=False).line(PLAIN, 80, 101.0)
     assert "step 1,234" in status(progress={"step": 1234, "total": None}).line(PLAIN, 80, 101.0)
+
+
+@pytest.mark.parametrize(
+    ("state", "step", "eta_s", "words"),
+    [
+        ("running", 40, 83.0, "step 40 of 200 (20%), eta 1:23"),
+        ("running", 199, 0.5, "step 199 of 200 (99%), eta 0:00"),
+        ("succeeded", 199, 0.5, "step 199 of 200 (100%)"),  # counted from 0
+        ("failed", 199, 0.5, "step 199 of 200 (99%)"),
+        ("succeeded", 198, None, "step 198 of 200 (99%)"),
+    ],
+)
+def test_progress_says_how_far_and_how_long(state: str, step: int, eta_s: float | None, words: str) -> None:
+    run = RunSummary.model_construct(
+        state=state,
+        ended_at=None if state == "running" else 1.0,
+        progress=Progress(step=step, total=200, eta_s=eta_s),
+    )
+    assert progress_words(run) == words
+    share = share_done(run)
+    assert share is not None
+    assert f"({share:.0%})" in words
+    assert eta_words(run) in words
 
 
 def test_the_last_checkpoint_is_seen_and_what_became_of_older_ones_is_not() -> None:

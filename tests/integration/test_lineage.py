@@ -42,6 +42,8 @@ def test_data_run_model_and_version_are_linked(api: Client) -> None:
     assert links(api, "train") == expected
     assert links(api, "dataset:faces@d1") == expected
     assert links(api, "dataset:faces") == expected
+    (key,) = [one["key"] for one in api.get("/api/lineage?of=train").json()["things"] if one["kind"] == "dataset"]
+    assert links(api, key) == expected
     upward = expected - {("run train", "copied as", "run again")}
     assert links(api, f"models:/face-net/{made['version']}") == upward
     call(api, "registered-models/alias", name="face-net", alias="champion", version=str(made["version"]))
@@ -61,3 +63,37 @@ def test_what_is_not_there_is_said(api: Client) -> None:
         "nosuchrun",
     ):
         error_of(api.get("/api/lineage", params={"of": of}), 404, "not_found")
+
+
+def test_of_several_the_options_are_told(api: Client) -> None:
+    run_id = submit(api, name="train")["id"]
+    for digest in ("d1", "d2"):
+        dataset = {"name": "faces", "digest": digest, "source_type": "local", "source": "{}"}
+        call(api, "runs/log-inputs", run_id=run_id, datasets=[{"dataset": dataset, "tags": []}])
+    call(api, "registered-models/create", name="net")
+    call(api, "registered-models/create", name="bare")
+    for _ in range(2):
+        call(api, "model-versions/create", name="net", source=f"runs:/{run_id}/model", run_id=run_id)
+    call(api, "registered-models/alias", name="net", alias="best", version="2")
+    for of, status, code, told in (
+        ("dataset:faces", 422, "invalid_input", "d1, d2"),
+        ("dataset:faces@d3", 404, "not_found", "d1, d2"),
+        ("dataset:fcaes", 404, "not_found", "did you mean 'faces'"),
+        ("models:/net", 422, "invalid_input", "1, 2, @best"),
+        ("models:/net/3", 404, "not_found", "1, 2, @best"),
+        ("models:/net@bets", 404, "not_found", "1, 2, @best"),
+        ("models:/nett/1", 404, "not_found", "did you mean 'net'"),
+        ("models:/bare", 404, "not_found", "has no versions"),
+    ):
+        error = error_of(api.get("/api/lineage", params={"of": of}), status, code)
+        assert told in f"{error['message']} {error['hint']}", of
+
+
+def test_beginnings_of_ids_and_runs_of_mlflows_clients_do(api: Client) -> None:
+    made = call(api, "runs/create", experiment_id="0", run_name="theirs")["run"]["info"]["run_id"]
+    call(api, "runs/update", run_id=made, status="FINISHED")
+    model = call(api, "logged-models", experiment_id="0", name="net", source_run_id=made)["model"]["info"]["model_id"]
+    for of in (made, made[:8], "theirs", f"run:{made[:8]}", model, model[:8], f"model:{model}"):
+        assert links(api, of) == {("run theirs", "logged", "model net")}
+    things = api.get("/api/lineage", params={"of": "theirs"}).json()["things"]
+    assert things[0]["detail"] == "succeeded"

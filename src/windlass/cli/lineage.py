@@ -71,7 +71,9 @@ def render_tree(found: Lineage, paint: Paint) -> list[str]:
 
 def _line(thing: Thing, how: str, paint: Paint, *, is_root: bool) -> str:
     title = paint(thing.title, _STYLES[thing.kind])
-    key = "" if thing.key.endswith(thing.title) else paint(f"  {thing.key}", "dim")
+    said = thing.key.removeprefix("model:")  # m-... says what it is
+    is_said = thing.kind == "dataset" or thing.key.endswith(thing.title)  # its title is what can be asked for
+    key = "" if is_said else paint(f"  {said}", "dim")
     detail = f"  {thing.detail}" if thing.detail and thing.detail not in thing.key else ""
-    mark = paint("  <", "yellow") if is_root else ""
+    mark = paint("  ← asked for", "yellow") if is_root else ""
     return f"{how + ' ' if how else ''}{thing.kind} {title}{key}{detail}{mark}"

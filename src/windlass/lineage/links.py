@@ -2,72 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, false, or_, select
 
 from windlass.checkpoints.tables import checkpoints
-from windlass.core.errors import InvalidInput, NotFound
 from windlass.experiments.tables import input_datasets, logged_models, run_inputs, run_models, tracked_runs
 from windlass.lineage.walk import Edge, Key
-from windlass.registry.tables import model_versions, registered_model_aliases
+from windlass.registry.tables import model_versions
 from windlass.runs.states import state_of
 from windlass.runs.tables import runs
 from windlass.wire.lineage import Thing, ThingKind
 
 MOST_LINKS = 2_000  # of one kind at once: more than is ever shown
 MOST_CHECKPOINTS = 3  # of a run: the newest; the catalogue has all
-_VERSION = re.compile(r"^(?:models:/|version:)(?P<name>[^@]+?)(?:/(?P<version>\d+)|@(?P<alias>[^/@]+))$")
-_LONGEST_VERSION = 9  # digits: databases count no further
-_DATASET = re.compile(r"^dataset:(?P<name>.+?)(?:@(?P<digest>[^@]+))?$")
-
-
-def find_key(tx: Connection, ref: str) -> Key | None:
-    """Of anything but a run; None: it looks like one. Raises NotFound."""
-    if found := _VERSION.match(ref):
-        return _version_key(tx, found["name"], found["version"], found["alias"])
-    if found := _DATASET.match(ref):
-        query = select(input_datasets.c.id).where(input_datasets.c.name == found["name"])
-        if found["digest"]:
-            query = query.where(input_datasets.c.digest == found["digest"])
-        ids = tx.execute(query.limit(2)).scalars().all()
-        if len(ids) > 1 and not found["digest"]:
-            raise InvalidInput(
-                f"there are several versions of dataset {found['name']!r}", hint="write dataset:NAME@DIGEST"
-            )
-        return _there(ThingKind.DATASET, ids[0] if ids else None, ref)
-    kind, _, rest = ref.partition(":")
-    if kind == ThingKind.CHECKPOINT:
-        id = tx.execute(select(checkpoints.c.id).where(checkpoints.c.id == rest)).scalar()
-        return _there(ThingKind.CHECKPOINT, id, ref)
-    if kind == ThingKind.MODEL or ref.startswith("m-"):
-        wanted = rest if kind == ThingKind.MODEL else ref
-        id = tx.execute(select(logged_models.c.id).where(logged_models.c.id == wanted)).scalar()
-        return _there(ThingKind.MODEL, id, ref)
-    if tx.execute(select(tracked_runs.c.id).where(tracked_runs.c.id == ref)).first():
-        return Key(ThingKind.RUN, ref)
-    return None
-
-
-def _version_key(tx: Connection, name: str, version: str | None, alias: str | None) -> Key:
-    if alias is not None:
-        mine = (registered_model_aliases.c.name == name, registered_model_aliases.c.alias == alias)
-        version = str(tx.execute(select(registered_model_aliases.c.version).where(*mine)).scalar() or "")
-    if not version:
-        raise NotFound(f"there is no model version {name}@{alias}")
-    there = None
-    if len(version) <= _LONGEST_VERSION:
-        mine_too = (model_versions.c.name == name, model_versions.c.version == int(version))
-        there = tx.execute(select(model_versions.c.version).where(*mine_too)).scalar()
-    return _there(ThingKind.VERSION, f"{name}/{version}" if there is not None else None, f"models:/{name}/{version}")
-
-
-def _there(kind: ThingKind, id: str | None, ref: str) -> Key:
-    if id is None:
-        raise NotFound(f"there is no {kind} {ref!r}")
-    return Key(kind, id)
 
 
 class DatabaseLinks:
@@ -138,7 +87,7 @@ def load_things(tx: Connection, keys: Sequence[Key]) -> list[Thing]:
     for row in tx.execute(select(tracked_runs).where(tracked_runs.c.id.in_(ids[ThingKind.RUN]))):
         told[Key(ThingKind.RUN, row.id)] = (row.name, state_of(row.status))
     for row in tx.execute(select(input_datasets).where(input_datasets.c.id.in_(ids[ThingKind.DATASET]))):
-        told[Key(ThingKind.DATASET, row.id)] = (f"{row.name}@{row.digest}", row.source_type)
+        told[Key(ThingKind.DATASET, row.id)] = (f"{row.name}@{row.digest}", f"source: {row.source_type}")
     for row in tx.execute(select(checkpoints).where(checkpoints.c.id.in_(ids[ThingKind.CHECKPOINT]))):
         told[Key(ThingKind.CHECKPOINT, row.id)] = (f"step {row.step:,}", row.state)
     for row in tx.execute(select(logged_models).where(logged_models.c.id.in_(ids[ThingKind.MODEL]))):

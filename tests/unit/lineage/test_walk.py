@@ -53,8 +53,8 @@ def test_a_tree_names_a_thing_with_several_sources_below_each() -> None:
     tree = render_tree(Lineage(root="c", things=things, links=[edge.as_link() for edge in edges]), Paint(False))
     assert tree == [
         "run a",
-        "└─ made run c  <",
+        "└─ made run c  ← asked for",
         "   └─ made run d",
         "run b",
-        "└─ made run c  <  (see above)",
+        "└─ made run c  ← asked for  (see above)",
     ]

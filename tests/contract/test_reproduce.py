@@ -74,3 +74,10 @@ def test_what_the_spec_leaves_open_is_what_the_run_had(service: RunService, data
     copy = load(database, found.run.id).spec
     assert (copy.elastic, copy.resources.nodes, copy.resources.gpus, copy.resources.min_gpus) == (None, 3, 3, None)
     assert next(pin for pin in found.pins if pin.what == "hardware").pinned
+
+
+def test_what_is_open_can_be_asked_for_without_a_new_run(service: RunService) -> None:
+    run_id = submit(service).id
+    told = service.pins(run_id).pins
+    assert len(service.page().runs) == 1
+    assert told == service.reproduce(run_id, wire.ReproduceRequest(), user=None).pins

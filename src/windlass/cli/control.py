@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
@@ -14,7 +14,9 @@ from windlass.cli.terminal import next_steps, paint_for, say, say_json, width_of
 from windlass.core.errors import InvalidInput, WindlassError
 
 if TYPE_CHECKING:
-    from windlass.wire.runs import Why
+    from collections.abc import Sequence
+
+    from windlass.wire.runs import Pin, Why
 
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Follow it, as `run` does.")]
 
@@ -85,19 +87,34 @@ def reproduce(
     run: options.RunRef,
     name: options.Name = None,
     secret: options.Secret = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be the same, and what is open.")
+    ] = False,
     follow: Follow = False,
     json: options.Json = False,
 ) -> None:
     """Run exactly the same again, and say what could not be pinned."""
-    copy, pins = open_client(ctx).get(run).reproduce(name=name, secrets=keys.secrets(secret))
+    original = open_client(ctx).get(run)
+    if dry_run:
+        pins = original.pins()
+        if json:
+            say_json({"pins": [pin.model_dump(mode="json") for pin in pins]})
+        else:
+            _show_pins(pins, sys.stdout)
+        return
+    copy, pins = original.reproduce(name=name, secrets=keys.secrets(secret))
     if json:
         say_json({"run": copy.view.model_dump(mode="json"), "pins": [pin.model_dump(mode="json") for pin in pins]})
         return
-    paint = paint_for(sys.stderr)
+    _show_pins(pins, sys.stderr)
+    _started(copy, follow=follow, json=False)
+
+
+def _show_pins(pins: Sequence[Pin], stream: TextIO) -> None:
+    paint = paint_for(stream)
     for pin in pins:
         mark = paint("same", "green") if pin.pinned else paint("open", "yellow")
-        print(f"{mark}  {pin.what:<9} {pin.how}", file=sys.stderr)
-    _started(copy, follow=follow, json=False)
+        print(f"{mark}  {pin.what:<9} {pin.how}", file=stream)
 
 
 def _started(run: object, *, follow: bool, json: bool) -> None:

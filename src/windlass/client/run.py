@@ -21,6 +21,7 @@ from windlass.wire.runs import (
     LogLine,
     LogPage,
     Pin,
+    PinList,
     Reproduction,
     RunSummary,
     RunView,
@@ -247,6 +248,10 @@ class Run:
         body: dict[str, Any] = {"secrets": given_secrets(secrets), "asker": asker(), **({"name": name} if name else {})}
         found = read(Reproduction, self._client.transport.post(self._path("/reproduce"), body))
         return Run(self._client, found.run), found.pins
+
+    def pins(self) -> list[Pin]:
+        """What `reproduce` would say, without a new run."""
+        return read(PinList, self._client.transport.get(self._path("/pins"))).pins
 
     def _seen(self, data: Any) -> Run:
         self.view = read(RunView, data)

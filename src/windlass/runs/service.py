@@ -190,6 +190,12 @@ class RunService:
         run = self.clone(original.id, wanted, user=user)
         return wire.Reproduction(run=run, pins=decide_pins(original, known))
 
+    def pins(self, ref: str) -> wire.PinList:
+        """What `reproduce` would say, without a new run."""
+        with self._db.read() as tx:
+            original = resolve_run(tx, ref)
+            return wire.PinList(pins=decide_pins(original, load_known(tx, original)))
+
     # ---- looking -----------------------------------------------------------------------------------------------
 
     def view(self, ref: str) -> wire.RunView:

@@ -95,6 +95,10 @@ class Pin(Wire):
     how: str
 
 
+class PinList(Wire):
+    pins: list[Pin]
+
+
 class Reproduction(Wire):
     run: RunView
     pins: list[Pin]

@@ -84,3 +84,9 @@ def clone(ref: Ref, services: Context, request: wire.CloneRequest | None = None)
 def reproduce(ref: Ref, services: Context, request: wire.ReproduceRequest | None = None) -> wire.Reproduction:
     """Submit the same run again: code, command, params, seed and sizes; and say what could not be pinned."""
     return services.runs.reproduce(ref, request or wire.ReproduceRequest(), user=None)
+
+
+@router.get("/{ref}/pins")
+def pins(ref: Ref, services: Context) -> wire.PinList:
+    """What a reproduction would have the same for certain, and what is open. Submits nothing."""
+    return services.runs.pins(ref)

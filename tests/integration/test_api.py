@@ -46,6 +46,13 @@ def checking_api(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
 # ---- tokens --------------------------------------------------------------------------------------------------------
 
 
+def test_the_front_page_says_what_this_is_and_needs_no_token(checking_api: Client) -> None:
+    answer = checking_api.get("/", headers={"Authorization": ""})
+    assert answer.headers["content-type"].startswith("text/html")
+    assert "Windlass" in answer.text
+    assert 'href="/docs"' in answer.text
+
+
 def test_health_needs_no_token(checking_api: Client) -> None:
     answer = checking_api.get("/health", headers={"Authorization": ""})
     assert answer.status_code == 200

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from fastapi import APIRouter
+from fastapi.responses import HTMLResponse
 
 import windlass
 from windlass.api.context import Context
@@ -13,6 +14,24 @@ from windlass.wire.cluster import AsideRequest, AsideView, ClusterView, Health, 
 
 open_router = APIRouter(tags=["server"])
 router = APIRouter(prefix="/api", tags=["server"])
+
+
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>Windlass</title></head>
+<body style="font-family: sans-serif; max-width: 40em; margin: 3em auto; line-height: 1.5">
+<h1>Windlass {version}</h1>
+<p>This is a server that runs training programs and keeps their record. It has no web pages yet.</p>
+<p>The command line shows what it has: <code>windlass ps</code>, <code>windlass show ID</code>,
+<code>windlass search</code>; the ID is what stands behind <code>/runs/</code> in a link of MLflow's client.</p>
+<p><a href="/docs">The HTTP API</a></p>
+</body></html>
+"""
+
+
+@open_router.get("/", response_class=HTMLResponse, include_in_schema=False)
+def front_page() -> str:
+    """Where the links lead that MLflow's client prints. Needs no token, and says nothing of anybody's."""
+    return _PAGE.format(version=windlass.__version__)
 
 
 @open_router.get("/health")

@@ -67,7 +67,10 @@ def check_url(url: str, rules: WebhookRules, *, resolve: Resolve | None = None) 
         raise InvalidInput(f"Invalid webhook URL {url!r}: {error!r}") from None
     if parsed.scheme not in rules.schemes:
         known = ", ".join(rules.schemes)
-        raise InvalidInput(f"Invalid webhook URL scheme: {parsed.scheme!r}. Allowed schemes are: {known}.")
+        raise InvalidInput(
+            f"Invalid webhook URL scheme: {parsed.scheme!r}. Allowed schemes are: {known}.",
+            hint="MLFLOW_WEBHOOK_ALLOWED_SCHEMES=http,https in the server's environment allows others",
+        )
     if not host or any(letter.isspace() or not letter.isprintable() for letter in url):
         raise InvalidInput(f"Webhook URL must include a hostname: {url!r}")
     if not rules.allow_private:
@@ -115,7 +118,8 @@ def _check_host(host: str, resolve: Resolve) -> None:
     for address in found:
         if not is_public(address):
             raise InvalidInput(
-                f"Webhook URL must not resolve to a non-public IP address. {host!r} resolves to {address}."
+                f"Webhook URL must not resolve to a non-public IP address. {host!r} resolves to {address}.",
+                hint="MLFLOW_WEBHOOK_ALLOW_PRIVATE_IPS=true in the server's environment allows them",
             )
 
 

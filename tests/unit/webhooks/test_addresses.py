@@ -45,6 +45,15 @@ def test_urls() -> None:
             check(url)
 
 
+def test_who_is_refused_is_told_which_variable_allows_it() -> None:
+    with pytest.raises(InvalidInput) as scheme:
+        check("http://example.com")
+    assert "MLFLOW_WEBHOOK_ALLOWED_SCHEMES" in (scheme.value.hint or "")
+    with pytest.raises(InvalidInput) as place:
+        check_url("https://example.com", RULES, resolve=lambda _host: ["10.1.2.3"])
+    assert "MLFLOW_WEBHOOK_ALLOW_PRIVATE_IPS" in (place.value.hint or "")
+
+
 def test_a_name_for_a_place_inside_is_refused() -> None:
     for address in ("127.0.0.1", "10.1.2.3", "169.254.169.254", "::1", "fd00::1"):
         with pytest.raises(InvalidInput, match="must not resolve to a non-public IP address"):

@@ -126,6 +126,13 @@ class Ending:
         return self._left_out, bytes(self._kept)
 
 
+def _size(count: int) -> str:
+    for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "KB")):
+        if count >= unit:
+            return "%.4g %s" % (count / unit, name)
+    return "%d bytes" % count
+
+
 def _own_line(text: str, now: float) -> bytes:
     return ("%s e [windlass] %s\n" % (timestamp(now), text)).encode("utf-8", "replace")
 
@@ -169,7 +176,7 @@ class RankLog:
         if self._over is not None:
             left_out, end = self._over.taken()
             if left_out:
-                end = _own_line("%d bytes of output were left out here" % left_out, time.time()) + end
+                end = _own_line("%s of output were left out here" % _size(left_out), time.time()) + end
             if end:
                 self._put(end, time.time())
         os.close(self._fd)
@@ -181,10 +188,10 @@ class RankLog:
             if self._over is None and self._size + len(records) > self._limit_bytes:
                 self._over = Ending(KEPT_END_BYTES)
                 told = (
-                    "the output is over its limit of %d bytes (logs.limit): from here on only its end is kept, "
+                    "the output is over its limit of %s (logs.limit): from here on only its end is kept, "
                     "and written when the rank has ended"
                 )
-                self._put(_own_line(told % self._limit_bytes, now), now)
+                self._put(_own_line(told % _size(self._limit_bytes), now), now)
             if self._over is not None:
                 self._over.add(records)
                 return
@@ -193,9 +200,9 @@ class RankLog:
 
     def _put(self, records: bytes, now: float) -> None:
         if self._gap_bytes:
-            marker = "%s e [windlass] %d bytes of output were dropped here: %s\n" % (
+            marker = "%s e [windlass] %s of output were dropped here: %s\n" % (
                 timestamp(now),
-                self._gap_bytes,
+                _size(self._gap_bytes),
                 self._refusal,
             )
             marker_bytes = (b"\n" if self._torn else b"") + marker.encode()

@@ -321,7 +321,8 @@ def test_our_own_routes(api: Client, run_id: str) -> None:
     assert api.get(f"{base}/dir/x.bin", headers={"Range": "bytes=3-4"}).content == BIG[3:5]
     assert api.get(f"{base}/nothing").json()["code"] == "not_found"
     assert api.get(f"{base}/dir").status_code == 409
-    assert api.put(f"{base}/y/z", content=b"").status_code == 409
+    assert api.put(f"{base}/y/z", content=b"").json()["message"] == "'y/z' cannot lie in 'y', which is a file"
+    assert api.put(f"{base}/dir", content=b"").json()["message"] == "'dir' is a folder"
     assert api.put(f"{base}/%2e%2e/z", content=b"").status_code == 422
     assert api.delete(f"{base}/dir").json() == {"files": 1}
     assert api.delete(f"{base}/dir").status_code == 404

@@ -16,7 +16,7 @@ from windlass.cli import options
 from windlass.cli.connection import connection, open_or_start
 from windlass.cli.terminal import next_steps, notice, paint_for, say, say_json
 from windlass.core.errors import InvalidInput
-from windlass.core.quantities import format_size
+from windlass.core.quantities import format_count, format_size
 
 if TYPE_CHECKING:
     from windlass.imports.copying import Summary, Watcher, Wishes
@@ -107,13 +107,15 @@ def _show(summary: Summary, *, dry_run: bool) -> None:
     runs = summary.runs
     told = "would be " if dry_run else ""
     parts = [f"{runs[name]:,} {told if name in ('copied', 'updated') else ''}{name}" for name in runs if runs[name]]
-    say(f"{summary.experiments:,} experiments ({summary.experiments_created:,} new)")
+    say(f"{format_count(summary.experiments, 'experiment')} ({summary.experiments_created:,} new)")
     say(f"runs: {', '.join(parts) or 'none'}")
     if not dry_run:
-        say(f"{summary.points:,} points, {summary.files:,} files ({format_size(summary.bytes)})")
+        say(
+            f"{format_count(summary.points, 'point')}, {format_count(summary.files, 'file')} ({format_size(summary.bytes)})"
+        )
     say(
-        f"{summary.logged_models:,} logged models, {summary.models:,} registered models,"
-        f" {summary.versions:,} versions{'' if dry_run else ' new'}"
+        f"{format_count(summary.logged_models, 'logged model')}, {format_count(summary.models, 'registered model')},"
+        f" {format_count(summary.versions, 'version' if dry_run else 'new version')}"
     )
     paint = paint_for(sys.stderr)
     for problem in summary.problems[:_MOST_PROBLEMS]:

@@ -13,7 +13,7 @@ from windlass.cli import options
 from windlass.cli.connection import open_client
 from windlass.cli.terminal import Cell, next_steps, notice, say, say_json, table
 from windlass.core.errors import InvalidInput
-from windlass.core.quantities import format_duration
+from windlass.core.quantities import format_count, format_duration
 
 
 def note(
@@ -75,7 +75,7 @@ def group(
         if not remove:
             client.notes.put_in_group(name, runs)
         count = len(runs) - len(others)
-        notice(f"{count} run{'' if count == 1 else 's'} {'taken out of' if remove else 'put into'} '{name}'")
+        notice(f"{format_count(count, 'run')} {'taken out of' if remove else 'put into'} '{name}'")
         next_steps(f"windlass search --group {quote(name)}", f"windlass compare --group {quote(name)}")
         return
     groups = client.notes.groups(project=project)

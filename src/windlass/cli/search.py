@@ -12,6 +12,7 @@ from windlass.cli import options
 from windlass.cli.connection import open_client
 from windlass.cli.terminal import notice, say_json
 from windlass.core.errors import InvalidInput
+from windlass.core.quantities import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,7 +73,7 @@ def search(
         wanted = ["id", *wanted]  # as the table has it
     if parquet is not None:
         tables.write_parquet(found, str(parquet), wanted)
-        notice(f"{len(found):,} run{'' if len(found) == 1 else 's'} in {parquet}")
+        notice(f"{format_count(len(found), 'run')} in {parquet}")
     elif csv:
         tables.write_csv(found, sys.stdout, wanted)
     elif found:

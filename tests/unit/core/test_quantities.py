@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass.core.quantities import format_duration, format_size, parse_duration, parse_size
+from windlass.core.quantities import format_count, format_duration, format_size, parse_duration, parse_size
 
 
 @pytest.mark.parametrize(
@@ -74,3 +74,8 @@ def test_durations_are_shown_with_two_units_at_most(seconds: float, shown: str) 
 )
 def test_sizes_are_shown_in_the_unit_that_fits(size_bytes: float, shown: str) -> None:
     assert format_size(size_bytes) == shown
+
+
+@pytest.mark.parametrize(("count", "shown"), [(0, "0 files"), (1, "1 file"), (2_000, "2,000 files")])
+def test_counts(count: int, shown: str) -> None:
+    assert format_count(count, "file") == shown

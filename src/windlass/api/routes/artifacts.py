@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Annotated, Any
 
@@ -69,7 +71,8 @@ async def upload(ref: Ref, path: str, request: Request, services: Context) -> wi
     whole = await run_in_threadpool(_own_path, services, ref, path)
 
     def end(intake: Intake) -> Artifact:
-        return services.artifacts.put(whole, intake)
+        with _told_as(whole, path):
+            return services.artifacts.put(whole, intake)
 
     kept = await receive(request, services.artifacts.intake, end)
     return _kept(kept, path)
@@ -138,6 +141,16 @@ def _own_path(services: Services, ref: str, path: str) -> str:
         case Ours(folder):
             return joined(folder, file_path(path))
     raise Conflict(f"the artifacts of '{ref}' are kept at {root}, not by this server", hint="put and remove them there")
+
+
+@contextmanager
+def _told_as(whole: str, path: str) -> Iterator[None]:
+    """Where a run's files are in our tree means nothing to who sends one."""
+    try:
+        yield
+    except Conflict as error:
+        root = whole.removesuffix(clean_path(path))
+        raise Conflict(error.message.replace(f"'{root}", "'") if root else error.message, hint=error.hint) from None
 
 
 def _view(entry: Entry) -> wire.ArtifactView:

@@ -57,3 +57,32 @@ def test_notes_groups_and_views(tmp_path: Path) -> None:
         assert "mine" in cli("views", "ls").stdout
         cli("views", "rm", "mine")
         assert "there is no view 'mine'" in cli("search", "--view", "mine", expect=2).stderr
+
+
+def test_runs_of_mlflows_clients_and_long_lists(tmp_path: Path) -> None:
+    with running_server(tmp_path / "home") as server, server.client() as api:
+        cli = Cli(home=server.home, folder=tmp_path)
+        for number in range(52):
+            new = {"experiment_id": "0", "run_name": f"n{number}", "start_time": 1_000 + number}
+            made = api.post("/api/2.0/mlflow/runs/create", json=new).json()["run"]["info"]["run_id"]
+        points = [{"key": "loss", "value": value, "timestamp": 5, "step": step} for step, value in enumerate((2, 1))]
+        body = {"run_id": made, "metrics": points, "params": [{"key": "lr", "value": "7"}], "tags": []}
+        assert api.post("/api/2.0/mlflow/runs/log-batch", json=body).is_success
+
+        shown = cli("show", made[:10]).stdout
+        assert made in shown
+        assert "lr=7" in shown
+        assert "2 → 1" in shown
+        assert cli.json("show", "n51")["params"] == {"lr": "7"}
+        assert "made by an MLflow client" in cli("logs", made, expect=2).stderr
+        assert "there is no run 'nobody'" in cli("show", "nobody", expect=2).stderr
+
+        table = cli("search")
+        assert len(table.stdout.splitlines()) == 51
+        assert "the first 50; -n shows more" in table.stderr
+        assert "shows more" not in cli("search", "-n", "52").stderr
+        assert len(cli("search", "--csv").stdout.splitlines()) == 53
+        assert len(cli.json("search")) == 52
+        assert len(cli.json("search", "-n", "3")) == 3
+        assert "did you mean 'loss'" in cli("search", "metrics.los < 1").stderr
+        assert "there is no project 'nope'" in cli("ps", "--project", "nope").stderr

@@ -129,6 +129,12 @@ def test_runs_of_mlflows_clients_are_found_by_whatever_names_them(api: Client, t
     assert api.get("/api/search/good").json()["id"] == three["good"]
 
 
+def test_a_name_counts_before_the_beginning_of_an_id(api: Client, three: dict[str, str]) -> None:
+    for of in (three["good"].removeprefix("r-")[:2], three["theirs"][:2]):
+        named = submit(api, name=of)["id"]
+        assert api.get(f"/api/runs/{of}").json()["id"] == named
+
+
 def test_a_name_that_is_longer_is_suggested(api: Client, three: dict[str, str]) -> None:
     submit(api, name="t1-pn9f")
     assert error_of(api.get("/api/runs/t1"), 404, "not_found")["hint"] == "did you mean 't1-pn9f'?"

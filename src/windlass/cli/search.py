@@ -56,7 +56,7 @@ def search(
     client = open_client(ctx)
     wanted = _checked([name.strip() for name in columns.split(",") if name.strip()] if columns else [])
     if view is not None and not wanted:
-        wanted = list(client.views.get(view, project=project).columns)
+        wanted = [name for name in client.views.get(view, project=project).columns if _is_column(name)]
     is_table = not (csv or json or parquet)
     # One more than is shown tells whether there are more.
     most = (limit or _MOST_SHOWN) + 1 if is_table else limit
@@ -109,6 +109,14 @@ def _checked(wanted: list[str]) -> list[str]:
     for name in wanted:
         column_of(name)
     return wanted
+
+
+def _is_column(name: str) -> bool:
+    """Views of older servers may have any words for columns."""
+    try:
+        return bool(_checked([name]))
+    except InvalidInput:
+        return False
 
 
 def _known(found: list[FoundRun], wanted: list[str], *, lenient: bool) -> list[str]:

@@ -56,7 +56,7 @@ class Overview:
         with self._db.read() as tx:
             ids = list(dict.fromkeys(resolve_id(tx, ref) for ref in refs))
             if len(ids) < 2:
-                raise InvalidInput(f"{' and '.join(refs)} are one run, {ids[0]}", hint="two different ones differ")
+                raise InvalidInput(f"{' and '.join(refs)} are one run, {ids[0]}", hint="a comparison takes two")
             facts = [load_facts(tx, self._blobs, run_id) for run_id in ids]
         return compare(facts, everything=everything)
 

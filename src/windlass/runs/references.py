@@ -17,17 +17,20 @@ _LONGEST_TAIL = 12  # letters that a name made longer by a program may have afte
 
 
 def resolve_id(tx: Connection, ref: str) -> str:
-    """The id of any run: by it, a unique beginning of it, or its name (the newest of that name; those of ours first).
-    Raises NotFound or Ambiguous."""
+    """The id of any run: by it, its name (the newest of that name; those of ours first), or a unique beginning of its
+    id. A whole name counts before a beginning: who calls a run `b` does not mean `r-b4k7…`. Raises NotFound or
+    Ambiguous."""
     candidates = store.find_ids(tx, ref) if ref.startswith("r-") else store.find_ids(tx, f"r-{ref}")
     if ref in candidates:
         return ref  # asked with every batch that a job logs
     candidates += _find_tracked(tx, ref)
     if ref in candidates:
         return ref
+    if found := store.find_newest_named(tx, ref):
+        return found
     if len(candidates) == 1:
         return candidates[0]
-    if found := store.find_newest_named(tx, ref) or _find_tracked_named(tx, ref):
+    if found := _find_tracked_named(tx, ref):
         return found
     if candidates:
         raise Ambiguous(f"'{ref}' is short for several runs: {', '.join(candidates)}", hint="type one character more")

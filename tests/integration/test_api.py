@@ -289,7 +289,7 @@ def test_code_is_announced_sent_and_used(api: Client) -> None:
     receipt = api.post("/api/snapshots", json={"files": files}).json()
     assert receipt["missing"] == [digest(b"print()")]
     body = {"spec": {"command": "python train.py"}, "code_digest": receipt["digest"]}
-    assert "lacks 1 files" in error_of(api.post("/api/runs", json=body), 422, "invalid_input")["message"]
+    assert "lacks 1 file" in error_of(api.post("/api/runs", json=body), 422, "invalid_input")["message"]
     assert api.post("/api/blobs", content=tar((digest(b"print()"), b"print()"))).status_code == 204
     again = api.post("/api/snapshots", json={"files": files[::-1]}).json()
     assert again == {"digest": receipt["digest"], "missing": []}

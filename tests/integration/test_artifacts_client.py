@@ -140,7 +140,7 @@ def test_the_commands(server: servers.ServerProcess, tmp_path: Path) -> None:
     assert command("put", run, "a.txt", "d/a.txt").stdout.startswith("d/a.txt")
     assert "d/a.txt" in command("ls", run, "-r").stdout
     assert command("get", run, "d/a.txt", "--to", "-").stdout == "hello"
-    assert command("get", run, "d", "--to", "got").stdout == "1 files in got\n"
+    assert command("get", run, "d", "--to", "got").stdout == "1 file in got\n"
     assert (tmp_path / "got" / "a.txt").read_text() == "hello"
     again = command("get", run, "d", "--to", "got")
     assert (again.returncode, "--force" in again.stderr) == (2, True)

@@ -8,6 +8,7 @@ from typing import Any
 from windlass.blobs.contract import Blobs
 from windlass.blobs.snapshots import missing_blobs
 from windlass.core.errors import InvalidInput
+from windlass.core.quantities import counted
 from windlass.wire import runs as wire
 
 
@@ -18,7 +19,8 @@ def check_code(blobs: Blobs, digest: str | None) -> None:
     if not blobs.has(digest):
         raise InvalidInput(f"code snapshot {digest[:12]} is not here", hint="send it to /api/snapshots first")
     if missing := missing_blobs(blobs, digest):
-        raise InvalidInput(f"code snapshot {digest[:12]} lacks {len(missing)} files", hint="send them to /api/blobs")
+        lacking = counted(len(missing), "file")
+        raise InvalidInput(f"code snapshot {digest[:12]} lacks {lacking}", hint="send them to /api/blobs")
 
 
 def keep_origin(blobs: Blobs, origin: wire.Origin) -> dict[str, Any]:

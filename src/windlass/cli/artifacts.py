@@ -93,7 +93,7 @@ def _get_folder(artifacts: Artifacts, path: str, files: list[ArtifactView], to: 
     _check_free([to / item.path.removeprefix(above).lstrip("/") for item in files], force)
     with _bar("fetching", sum(item.size_bytes or 0 for item in files)) as progress:
         fetched = artifacts.get_folder(path, to, progress=progress)
-    say(f"{counted(len(fetched), 'file')} in {to}")
+    say(f"{format_count(len(fetched), 'file')} in {to}")
 
 
 def _find(artifacts: Artifacts, path: str) -> ArtifactView:
@@ -122,7 +122,7 @@ def put(
         size = sum(item.stat().st_size for item in file.rglob("*") if item.is_file())
         with _bar("sending", size) as progress:
             sent = artifacts.put_folder(file, path or file.resolve().name, progress=progress)
-        say(f"{counted(len(sent), 'file')}, {format_size(size)}")
+        say(f"{format_count(len(sent), 'file')}, {format_size(size)}")
         return
     with _bar("sending", file.stat().st_size) as progress:
         kept = artifacts.put(file, path or None, progress=progress)

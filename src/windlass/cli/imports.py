@@ -110,9 +110,8 @@ def _show(summary: Summary, *, dry_run: bool) -> None:
     say(f"{format_count(summary.experiments, 'experiment')} ({summary.experiments_created:,} new)")
     say(f"runs: {', '.join(parts) or 'none'}")
     if not dry_run:
-        say(
-            f"{format_count(summary.points, 'point')}, {format_count(summary.files, 'file')} ({format_size(summary.bytes)})"
-        )
+        files = f"{format_count(summary.files, 'file')} ({format_size(summary.bytes)})"
+        say(f"{format_count(summary.points, 'point')}, {files}")
     say(
         f"{format_count(summary.logged_models, 'logged model')}, {format_count(summary.models, 'registered model')},"
         f" {format_count(summary.versions, 'version' if dry_run else 'new version')}"

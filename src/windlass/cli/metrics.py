@@ -17,7 +17,7 @@ from windlass.core.errors import NotFound
 from windlass.core.names import metric_place, unknown
 
 if TYPE_CHECKING:
-    from windlass.client import Metric
+    from windlass.client import Client, Metric
     from windlass.wire.runs import MetricSummary
 
 
@@ -31,11 +31,11 @@ def metrics(
     json: options.Json = False,
 ) -> None:
     """All metrics of a run: the latest value, the least, the greatest, and how many there are."""
-    found = open_client(ctx).get(run)
-    known = found.view.metrics
+    client = open_client(ctx)
+    run_id, known = _known(client, run)
     chosen = choose(known, names or ())
     if points:
-        logged = [found.metrics(name, most=100_000)[name] for name in chosen]
+        logged = [client.metrics(run_id, name, most=100_000)[name] for name in chosen]
         if json:
             say_json({one.name: {"steps": one.steps, "times": one.times, "values": one.values} for one in logged})
         else:
@@ -48,7 +48,22 @@ def metrics(
     else:
         rows = [_row(name, known[name]) for name in chosen]
         say(table(("METRIC", "LAST", "STEP", "LEAST", "GREATEST", "POINTS"), rows, flexible=0, stream=sys.stdout))
-        next_steps(f"windlass metrics {found.id} {chosen[0]} --points")
+        next_steps(f"windlass metrics {run_id} {chosen[0]} --points")
+
+
+def _known(client: Client, ref: str) -> tuple[str, dict[str, MetricSummary]]:
+    """The run's id, and its metrics; of a run that an MLflow client made only their latest values."""
+    from windlass.wire.runs import MetricSummary
+
+    try:
+        found = client.get(ref)
+    except NotFound as error:
+        try:
+            tracked = client.find(ref)
+        except NotFound:
+            raise error from None
+        return tracked.id, {name: MetricSummary(last=value) for name, value in tracked.metrics.items()}
+    return found.id, found.view.metrics
 
 
 def choose(known: Iterable[str], wanted: Sequence[str]) -> list[str]:
@@ -67,7 +82,7 @@ def _is_meant(name: str, wanted: str) -> bool:
 def _row(name: str, one: MetricSummary) -> list[str]:
     step = "" if one.step is None else f"{one.step:,}"
     least, greatest = ("" if value is None else number(value) for value in (one.min, one.max))
-    return [name, number(one.last), step, least, greatest, f"{one.count:,}"]
+    return [name, number(one.last), step, least, greatest, f"{one.count:,}" if one.count else ""]
 
 
 def render_points(found: Sequence[Metric]) -> list[str]:

@@ -16,7 +16,7 @@ from windlass.core.quantities import format_duration, format_size
 from windlass.core.wanted import PLAN_TAG, spec_text
 
 if TYPE_CHECKING:
-    from windlass.client import Metric, Run
+    from windlass.client import Client, Metric
     from windlass.wire.checkpoints import CheckpointList
     from windlass.wire.gang import RoleSpec
     from windlass.wire.runs import AttemptView, EventView, ExitView, RunView
@@ -146,8 +146,8 @@ def _change(metric: Metric) -> str:
     return f"{number(values[0])} → {number(values[-1])}" if len(values) > 1 else number(metric.last)
 
 
-def put_metrics(record: Record, run: Run) -> None:
-    metrics = run.metrics(limit=_MOST_METRICS, most=_MOST_POINTS)
+def put_metrics(record: Record, run: RunView | FoundRun, client: Client) -> None:
+    metrics = client.metrics(run.id, limit=_MOST_METRICS, most=_MOST_POINTS)
     if not metrics:
         return
     shown = sorted(metrics, key=metric_place)
@@ -160,8 +160,8 @@ def put_metrics(record: Record, run: Run) -> None:
         spark = record.paint(sparkline(values), "cyan") if len(values) > 1 else ""
         words = record.paint(change.ljust(widest), "bold")
         lines.append(f"{fit(name, longest).ljust(longest)}  {words}  {spark}".rstrip())
-    if len(run.view.metrics) > len(shown):
-        more = len(run.view.metrics) - len(shown)
+    if len(run.metrics) > len(shown):
+        more = len(run.metrics) - len(shown)
         lines.append(record.paint(f"and {more:,} more: windlass metrics {run.id}", "dim"))
     record.put_all("metrics", lines)
 

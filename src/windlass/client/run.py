@@ -68,7 +68,7 @@ class LogWish(TypedDict, total=False):
 
 class Run:
     def __init__(self, client: Client, view: RunView) -> None:
-        self._client = client
+        self.client = client
         self.view = view
 
     def __repr__(self) -> str:
@@ -107,7 +107,7 @@ class Run:
         return f"/api/runs/{self.id}{tail}"
 
     def refresh(self) -> Run:
-        self.view = read(RunView, self._client.transport.get(self._path()))
+        self.view = read(RunView, self.client.transport.get(self._path()))
         return self
 
     def wait(self, timeout: float | None = None) -> Run:
@@ -115,7 +115,7 @@ class Run:
         deadline = None if timeout is None else time.monotonic() + timeout
         query = {"logs": "false"}
         try:
-            stream = self._client.transport.follow(
+            stream = self.client.transport.follow(
                 self._path("/stream"), query, patience_s=math.inf if deadline else _PATIENCE_S, deadline=deadline
             )
             for event in stream:
@@ -147,7 +147,7 @@ class Run:
                 yield update.value
 
     def _updates(self, tail: str, query: Mapping[str, Any], on_gap: Callable[[bool], None]) -> Iterator[Update]:
-        stream = self._client.transport.follow(self._path(tail), query, patience_s=_PATIENCE_S, on_gap=on_gap)
+        stream = self.client.transport.follow(self._path(tail), query, patience_s=_PATIENCE_S, on_gap=on_gap)
         for event in stream:
             read = _UPDATES.get(event.kind)
             value = read(event.data) if read else event.data
@@ -162,7 +162,7 @@ class Run:
         """The lines there are now, page by page."""
         query: dict[str, Any] = dict(wanted)
         while True:
-            page = read(LogPage, self._client.transport.get(self._path("/logs"), query))
+            page = read(LogPage, self.client.transport.get(self._path("/logs"), query))
             yield from page.lines
             if page.next_cursor in (None, query.get("after")) or not (page.lines or page.more):
                 return
@@ -174,59 +174,59 @@ class Run:
         """What it has logged; with `system` also how its machines were used, as `system/cpu_percent` and the like.
         `limit`: so many metrics at most, losses first; `most`: about so many points of each. What is known of each
         without its points is in `view.metrics`."""
-        return self._client.metrics(self.id, name, system=system, limit=limit, most=most)
+        return self.client.metrics(self.id, name, system=system, limit=limit, most=most)
 
     def events(self) -> list[EventView]:
         events: list[EventView] = []
         after = 0
         while True:
-            page = read(EventPage, self._client.transport.get(self._path("/events"), {"after": after}))
+            page = read(EventPage, self.client.transport.get(self._path("/events"), {"after": after}))
             events += page.events
             if not page.events or page.next_after == after:
                 return events
             after = page.next_after
 
     def attempts(self) -> list[AttemptView]:
-        return read(AttemptList, self._client.transport.get(self._path("/attempts"))).attempts
+        return read(AttemptList, self.client.transport.get(self._path("/attempts"))).attempts
 
     def why(self) -> Why:
         """Why the run is in the state it is in: what it waits for, or what ended it."""
-        return read(Why, self._client.transport.get(self._path("/why")))
+        return read(Why, self.client.transport.get(self._path("/why")))
 
     def checkpoints(self, *, everything: bool = False) -> CheckpointList:
         """Newest first; with `everything` also those that are corrupt or deleted."""
         return read(
-            CheckpointList, self._client.transport.get(self._path("/checkpoints"), {"all": str(everything).lower()})
+            CheckpointList, self.client.transport.get(self._path("/checkpoints"), {"all": str(everything).lower()})
         )
 
     def checkpoint(self, which: str = "newest") -> CheckpointDetail:
         """By step, id, `newest` or `best`. Raises NotFound."""
-        return read(CheckpointDetail, self._client.transport.get(self._path(f"/checkpoints/{_word(which)}")))
+        return read(CheckpointDetail, self.client.transport.get(self._path(f"/checkpoints/{_word(which)}")))
 
     def verify_checkpoint(self, which: str = "newest") -> Verification:
         """Have the server read all of its files and compare them with the manifest; that may take minutes."""
         path = self._path(f"/checkpoints/{_word(which)}/verify")
-        return read(Verification, self._client.transport.post(path, {}, repeat=True, patience_s=_READING_S))
+        return read(Verification, self.client.transport.post(path, {}, repeat=True, patience_s=_READING_S))
 
     def remove_checkpoint(self, which: str, *, forget: bool = False, tier: str | None = None) -> CheckpointView:
         """Delete its files, or with `forget` only take it off the list: everywhere, only in the `tier` (folder or
         store), or only at the place that an id names. Raises Conflict for what a run that is not over would go on
         from."""
         path, body = self._path(f"/checkpoints/{_word(which)}/remove"), {"forget": forget, "tier": tier}
-        return read(CheckpointView, self._client.transport.post(path, body, repeat=True, patience_s=_READING_S))
+        return read(CheckpointView, self.client.transport.post(path, body, repeat=True, patience_s=_READING_S))
 
     def diff(self) -> str:
         """The uncommitted changes that the run was submitted with."""
-        return self._client.transport.get_text(self._path("/diff"))
+        return self.client.transport.get_text(self._path("/diff"))
 
     def cancel(self, grace_s: float | None = None) -> Run:
         """Ask the run to end; `wait()` waits until it has. Raises Conflict for a run that is over."""
         body = {} if grace_s is None else {"grace_s": grace_s}
-        return self._seen(self._client.transport.post(self._path("/cancel"), body, repeat=True))
+        return self._seen(self.client.transport.post(self._path("/cancel"), body, repeat=True))
 
     def resume(self) -> Run:
         """Start a run that ended before its goal once more, as a new attempt of the same run."""
-        return self._seen(self._client.transport.post(self._path("/resume"), {}))
+        return self._seen(self.client.transport.post(self._path("/resume"), {}))
 
     def clone(
         self, *, set: Mapping[str, Any] | None = None, name: str | None = None, secrets: Secrets | None = None
@@ -238,7 +238,7 @@ class Run:
         body: dict[str, Any] = {"set": dict(set or {}), "secrets": given_secrets(secrets), "asker": asker()}
         if name is not None:
             body["name"] = name
-        return Run(self._client, read(RunView, self._client.transport.post(self._path("/clone"), body)))
+        return Run(self.client, read(RunView, self.client.transport.post(self._path("/clone"), body)))
 
     def reproduce(self, *, name: str | None = None, secrets: Secrets | None = None) -> tuple[Run, list[Pin]]:
         """Submit exactly this run again. The pins say what of it is the same for certain."""
@@ -246,12 +246,12 @@ class Run:
         from windlass.client.submission import given_secrets
 
         body: dict[str, Any] = {"secrets": given_secrets(secrets), "asker": asker(), **({"name": name} if name else {})}
-        found = read(Reproduction, self._client.transport.post(self._path("/reproduce"), body))
-        return Run(self._client, found.run), found.pins
+        found = read(Reproduction, self.client.transport.post(self._path("/reproduce"), body))
+        return Run(self.client, found.run), found.pins
 
     def pins(self) -> list[Pin]:
         """What `reproduce` would say, without a new run."""
-        return read(PinList, self._client.transport.get(self._path("/pins"))).pins
+        return read(PinList, self.client.transport.get(self._path("/pins"))).pins
 
     def _seen(self, data: Any) -> Run:
         self.view = read(RunView, data)

@@ -8,7 +8,7 @@ from typing import Any
 from windlass.blobs.contract import Blobs
 from windlass.blobs.snapshots import missing_blobs
 from windlass.core.errors import InvalidInput
-from windlass.core.quantities import counted
+from windlass.core.quantities import format_count
 from windlass.wire import runs as wire
 
 
@@ -19,7 +19,7 @@ def check_code(blobs: Blobs, digest: str | None) -> None:
     if not blobs.has(digest):
         raise InvalidInput(f"code snapshot {digest[:12]} is not here", hint="send it to /api/snapshots first")
     if missing := missing_blobs(blobs, digest):
-        lacking = counted(len(missing), "file")
+        lacking = format_count(len(missing), "file")
         raise InvalidInput(f"code snapshot {digest[:12]} lacks {lacking}", hint="send them to /api/blobs")
 
 

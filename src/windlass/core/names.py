@@ -33,7 +33,7 @@ def listed(options: list[str]) -> str:
     """As many as anybody reads."""
     more = len(options) - _MOST_SHOWN
     shown = ", ".join(options[:_MOST_SHOWN])
-    return f"{shown} and {more} more" if more > 1 else ", ".join(options)
+    return f"{shown} and {more:,} more" if more > 1 else ", ".join(options)
 
 
 def metric_place(name: str) -> tuple[bool, str]:

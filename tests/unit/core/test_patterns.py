@@ -6,7 +6,7 @@ import re
 import warnings
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from windlass.core.errors import InvalidInput
@@ -39,6 +39,7 @@ _REPEATED = st.tuples(st.sampled_from(_PIECES), st.sampled_from(["", "", "*", "+
     st.text("abAc1 \n", max_size=8),
 )
 def test_it_finds_what_python_finds(flags: str, text: str, searched: str) -> None:
+    assume(searched or "\\B" not in text)  # in nothing there is no edge of a word: Python knows that from 3.14 on
     with warnings.catch_warnings(action="ignore"):
         try:
             expected = re.search(flags + text, searched) is not None

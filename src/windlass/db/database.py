@@ -35,6 +35,9 @@ _POSTGRES_PATIENCE = {
     "keepalives_count": 3,
     "tcp_user_timeout": 10_000,  # milliseconds
 }
+# What is asked for takes milliseconds; PostgreSQL's own guesses have it compile statements and start processes, which
+# takes longer than the answer. It still starts some where a statement reads millions of rows.
+_POSTGRES_PLANNING = ("SET jit = off", "SET parallel_setup_cost = 50000")
 # A connection that has just been used is not asked whether it lives: of a small write that would be one question in
 # seven.
 _TRUSTED_S = 0.25
@@ -161,6 +164,13 @@ def _postgres_engine(url: str, pool_size: int) -> Engine:
     patience = postgres_patience(url)
     # Who was used last knows the tables and has the statements prepared.
     engine = create_engine(url, pool_size=pool_size, max_overflow=32, pool_use_lifo=True, connect_args=patience)
+
+    @event.listens_for(engine, "connect")
+    def _configure(connection: Any, _record: Any) -> None:
+        connection.autocommit = True
+        for setting in _POSTGRES_PLANNING:
+            connection.execute(setting)
+        connection.autocommit = False
 
     @event.listens_for(engine, "checkin")
     def _put_back(_connection: Any, record: Any) -> None:

@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -295,9 +295,10 @@ class Breaking:
         if self.left < 0:
             raise ServerUnreachable("lost")
 
-    def history(self, run: Run, key: str) -> Iterator[Point]:
-        self._go_on()
-        yield from self._source.history(run, key)
+    def histories(self, run: Run) -> Iterator[tuple[str, Iterable[Point]]]:
+        for history in self._source.histories(run):
+            self._go_on()
+            yield history
 
     @contextmanager
     def reading(self, owner: Owner, path: str) -> Iterator[Iterator[bytes]]:

@@ -39,9 +39,17 @@ def test_warm_launch_can_be_turned_off(tmp_path: Path, text: str, warm: bool) ->
     assert engine.warm is warm
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "two", "1.5"])
-def test_a_number_of_nodes_is_needed(tmp_path: Path, text: str) -> None:
-    with pytest.raises(InvalidInput, match=r"WINDLASS_LOCAL_NODES: `engines.local.nodes`: input should be"):
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("0", "is '0', and must be at least 1"),
+        ("-1", "is '-1', and must be"),
+        ("two", "input should"),
+        ("1.5", "input"),
+    ],
+)
+def test_a_number_of_nodes_is_needed(tmp_path: Path, text: str, rule: str) -> None:
+    with pytest.raises(InvalidInput, match=f"WINDLASS_LOCAL_NODES: `engines.local.nodes`: {rule}"):
         Settings.from_environ({"WINDLASS_LOCAL_NODES": text}, home=tmp_path)
 
 

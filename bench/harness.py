@@ -14,7 +14,6 @@ import platform
 import random
 import shutil
 import signal
-import socket
 import statistics
 import sys
 import tempfile
@@ -219,15 +218,6 @@ def _marked(mark: str) -> list[int]:
             if wanted in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
                 found.append(pid)
     return found
-
-
-def free_ports(count: int) -> list[int]:
-    """Taken all at once, so that they differ."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for sock in sockets:
-            sock.bind(("127.0.0.1", 0))
-        return [sock.getsockname()[1] for sock in sockets]
 
 
 # ---- the script's frame ----------------------------------------------------------------------------------------------

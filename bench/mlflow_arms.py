@@ -20,7 +20,8 @@ from typing import Any, Literal, TypeAlias
 
 from bench import filling
 from bench.at_once import AtOnce, answering_at_once
-from bench.harness import Figure, Report, Table, free_ports, percentile, tell
+from bench.harness import Figure, Report, Table, percentile, tell
+from windlass.agent.ports import free_port
 from windlass.db.database import sqlite_url
 from windlass.testing.postgres import PostgresUnavailable, running_postgres
 from windlass.testing.servers import running_server
@@ -90,7 +91,7 @@ def compare(report: Report, folder: Path, python: Path, *, quick: bool, database
 def _compare(report: Report, folder: Path, python: Path, size: Size, name: str, theirs: str, ours: str | None) -> None:
     folder.mkdir()
     environ = {"WINDLASS_DATABASE_URL": ours} if ours else {}
-    [port] = free_ports(1)
+    port = free_port()
     with (
         running_server(folder / "home", arguments=["--no-auth"], environ=environ) as server,
         _running_mlflow(folder, python, theirs) as url,
@@ -225,7 +226,7 @@ def _medians(took: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
 @contextlib.contextmanager
 def _running_mlflow(folder: Path, python: Path, database: str) -> Iterator[str]:
-    [port] = free_ports(1)
+    port = free_port()
     url = f"http://127.0.0.1:{port}"
     command = [str(python), "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--backend-store-uri", _for_mlflow(database), "--artifacts-destination", str(folder / "artifacts")]

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import windlass
-from bench.harness import BIN, free_ports
+from bench.harness import BIN
 from bench.rayhead import RayHead, running_ray
+from windlass.agent.ports import free_port
 from windlass.testing.kubelet.images import HOST
 from windlass.testing.kubelet.real import running_real_node
 from windlass.testing.kubernetes import HOST_ADDRESS, NAMESPACE, KubernetesCluster, running_kubernetes
@@ -36,7 +37,7 @@ class Place(ABC):
     python = sys.executable  # an interpreter that there is on the nodes
 
     def __init__(self) -> None:
-        [self.port] = free_ports(1)  # of its server
+        self.port = free_port()  # of its server
 
     @abstractmethod
     def engine(self, folder: Path) -> dict[str, Any]: ...

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.harness import BIN, free_ports, tell
+from bench.harness import BIN, tell
+from windlass.agent.ports import free_ports
 
 _PATIENCE_S = 120.0
 _JSON = {"Content-Type": "application/json"}

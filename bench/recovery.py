@@ -26,9 +26,10 @@ from typing import TypeVar
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also as `python bench/recovery.py`
 
-from bench.harness import BIN, Figure, Report, Table, finish, free_ports, options, tell, workspace
+from bench.harness import BIN, Figure, Report, Table, finish, options, tell, workspace
 from windlass.agent import kernel, layout
 from windlass.agent.files import read_json
+from windlass.agent.ports import free_port
 from windlass.client import Client, Run
 from windlass.testing.servers import ServerProcess, running_server
 
@@ -140,7 +141,7 @@ def _ranks_of(run: Run) -> list[int]:
 @contextlib.contextmanager
 def under_torchrun(folder: Path, steps: int) -> Iterator[Training]:
     folder.mkdir()
-    (port,) = free_ports(1)
+    port = free_port()
     command = [BIN / "torchrun", "--nproc-per-node", RANKS, "--max-restarts", 1000, "--rdzv-backend", "c10d",
                "--rdzv-endpoint", f"127.0.0.1:{port}", SCRIPT, "torchrun", folder, steps]  # fmt: skip
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}

@@ -15,9 +15,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.integration.away import free_port
 from windlass.agent import layout
 from windlass.agent.files import read_json
+from windlass.agent.ports import free_port
 from windlass.client import Client
 from windlass.testing.kubernetes import NAMESPACE, KubernetesCluster
 from windlass.testing.ray import RayCluster

@@ -12,8 +12,9 @@ import httpx
 import pytest
 import yaml
 
-from tests.integration.away import await_that, free_port
+from tests.integration.away import await_that
 from tests.integration.kubernetes_runs import render_config
+from windlass.agent.ports import free_port
 from windlass.testing.kubernetes import NAMESPACE, KubernetesCluster
 from windlass.testing.servers import ServerProcess, running_server, start_server
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from windlass.agent import kernel
+from windlass.agent.ports import free_port
 from windlass.core.clock import SystemClock
 from windlass.core.resources import NodeShare, Placement
 from windlass.db.database import Database
@@ -182,9 +182,3 @@ def await_that(
 def is_gone(pid: int) -> bool:
     found = kernel.stat(pid)
     return found is None or found.state in "ZX"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.integration.away import await_that, free_port, is_gone
+from tests.integration.away import await_that, is_gone
 from windlass.agent import kernel
+from windlass.agent.ports import free_port
 from windlass.blobs.code import BlobCode
 from windlass.blobs.local import LocalBlobs
 from windlass.core.clock import SystemClock

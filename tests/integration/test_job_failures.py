@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import socket
 from dataclasses import dataclass
 
 import pytest
 
 from tests.torch_processes import ROOT, start_process
+from windlass.agent.ports import free_port
 
 pytest.importorskip("torch")
 
@@ -35,10 +35,12 @@ class Ended:
 
 def run_ranks(body: str, count: int) -> list[Ended]:
     """Start a script on `count` ranks and wait for all of them, which must end by themselves."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    shared = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    shared = {
+        "WORLD_SIZE": str(count),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "OMP_NUM_THREADS": "1",
+    }
     environ = {**os.environ, **shared, "PYTHONPATH": os.pathsep.join(["src", ".", os.environ.get("PYTHONPATH", "")])}
     processes = [
         start_process(START + body, environ={**environ, "RANK": str(rank), "LOCAL_RANK": str(rank)}, folder=ROOT)

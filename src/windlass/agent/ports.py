@@ -1,4 +1,4 @@
-"""Ports for ranks to meet at."""
+"""Ports that are free: for ranks to meet at, for servers of clusters and tests."""
 
 from __future__ import annotations
 
@@ -21,6 +21,14 @@ def free_port(host: str = "127.0.0.1") -> int:
     with socket.socket() as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])
+
+
+def free_ports(count: int) -> list[int]:
+    """So many, all different, of this machine."""
+    found: dict[int, None] = {}
+    while len(found) < count:
+        found[free_port()] = None
+    return list(found)
 
 
 def _is_free(host: str, port: int) -> bool:

@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from windlass.agent.ports import free_port
+from windlass.agent.ports import free_ports
 from windlass.core.errors import Unavailable
 from windlass.engines.kubernetes.api import ClusterApi, Refused, open_api
 
@@ -229,7 +229,7 @@ def running_kubernetes() -> Iterator[KubernetesCluster]:
 
 
 def _start(programs: Path, folder: Path) -> KubernetesCluster:
-    etcd, peer, port = (free_port() for _ in range(3))
+    etcd, peer, port = free_ports(3)
     (folder / "tokens.csv").write_text(
         f'admin-token,{ADMIN},1,"system:masters"\ncontroller-token,{CONTROLLER},2,"system:serviceaccounts"\n'
     )

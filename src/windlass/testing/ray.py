@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from windlass.agent import kernel
+from windlass.agent.ports import free_ports
 
 _PATIENCE_S = 90.0
 _LOOK_EVERY_S = 0.05
@@ -176,19 +177,13 @@ def running_ray() -> Iterator[RayCluster]:
     if not Path(sys.executable).with_name("ray").exists():
         raise RayUnavailable("Ray is not installed")
     folder = Path(tempfile.mkdtemp(prefix="wr-"))  # short: Ray keeps sockets below it
-    port, client_port = _free_ports(2)
+    port, client_port = free_ports(2)
     cluster = RayCluster(folder=folder, port=port, client_port=client_port)
     try:
         yield cluster
     finally:
         cluster.end()
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as open_sockets:
-        probes = [open_sockets.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [probe.getsockname()[1] for probe in probes]
 
 
 def _answers(port: int) -> bool:

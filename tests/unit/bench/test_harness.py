@@ -62,10 +62,6 @@ def test_percentile() -> None:
     assert harness.percentile([7.0], 0.99) == 7.0
 
 
-def test_free_ports_differ() -> None:
-    assert len(set(harness.free_ports(20))) == 20
-
-
 def test_nothing_of_a_workspace_is_left_when_it_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WINDLASS_URL", "http://somebody-elses")
     before = dict(os.environ)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
-import socket
 from pathlib import Path
 
 from tests.torch_processes import start_process
+from windlass.agent.ports import free_port
 
 
 def run_processes(script: str, folder: Path, *, count: int = 2, timeout_s: float = 150.0) -> list[str]:
     """Runs the script in `count` processes and returns what each printed; their metrics spools are in `folder`."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count), "OMP_NUM_THREADS": "1"}
+    shared = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "WORLD_SIZE": str(count),
+        "OMP_NUM_THREADS": "1",
+    }
     processes = []
     try:
         for rank in range(count):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import socket
@@ -11,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from windlass.agent.ports import free_ports
 from windlass.core.errors import Unavailable
 
 MARK = "WINDLASS_RAY_HEAD"  # in the environment of all its processes, for whoever wants to end them
@@ -27,7 +27,7 @@ def local_head(folder: Path, *, cpus: int | None, gpus: int | None) -> str:
         port = int(json.loads(note.read_text())["port"])
         if answers("127.0.0.1", port):
             return _address(port)
-    port, client_port = _free_ports(2)
+    port, client_port = free_ports(2)
     # Written first: a head that was started and forgotten would be started again and again.
     note.write_text(json.dumps({"port": port}))
     command = render_head_command(folder, port=port, client_port=client_port, cpus=cpus, gpus=gpus)
@@ -77,9 +77,3 @@ def answers(host: str, port: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as open_sockets:
-        probes = [open_sockets.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [int(probe.getsockname()[1]) for probe in probes]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import tempfile
 import time
 import traceback
@@ -16,6 +15,7 @@ from dataclasses import dataclass, field
 from multiprocessing import connection, get_context
 from typing import Any
 
+from windlass.agent.ports import free_port
 from windlass.job.parity.cases import Case
 
 
@@ -56,7 +56,7 @@ class _Workers:
         # Not fork: the parent may have threads of torch's. The one that forks has loaded it, and nothing more.
         context = get_context("forkserver")
         context.set_forkserver_preload(["windlass.job.parity.training"])
-        port = _free_port()
+        port = free_port()
         self._pipes: list[connection.Connection] = []
         self._files = contextlib.ExitStack()
         self._said: list[Any] = []
@@ -144,10 +144,3 @@ def _serve(pipe: connection.Connection, environ: dict[str, str], said: str) -> N
                 pipe.recv()  # stays, with its connections open, so that the others fail by nothing but the cause
             else:
                 pipe.send(("done", (losses, footprint.as_dict())))
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

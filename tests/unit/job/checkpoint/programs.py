@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 from pathlib import Path
 from typing import Any
 
 from tests.torch_processes import ROOT, TorchProcess, start_process
+from windlass.agent.ports import free_port
 
 TRAINING = """
 import hashlib, json, os, random, sys
@@ -62,10 +62,12 @@ def start(
     folder: Path, plan: str, steps: int, *, count: int = 1, every: int | str = 2, memory: tuple[Path, ...] = ()
 ) -> list[TorchProcess]:
     """`memory`: of each node, between which ranks are divided."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count), "OMP_NUM_THREADS": "1"}
+    shared = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "WORLD_SIZE": str(count),
+        "OMP_NUM_THREADS": "1",
+    }
     nodes = [{"WINDLASS_MEMORY_DIR": str(node), "WINDLASS_CHECKPOINT": '{"memory": 1}'} for node in memory] or [{}]
     return [
         start_process(

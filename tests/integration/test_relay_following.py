@@ -63,7 +63,7 @@ def test_pages_and_tails_of_logs_that_were_sent(nodes: Away) -> None:
         tail = client.get(url, params={"tail": 3, "stream": "stdout", "rank": 0, "attempt": 1}).json()
         assert {line["text"] for line in tail["lines"]} <= {"47", "48", "49"}
         refused = client.get(url, params={"rank": 5})
-        assert refused.status_code == 400, refused.text
+        assert (refused.status_code, refused.json()["code"]) == (404, "not_found"), refused.text
 
 
 def test_points_of_a_node_elsewhere_are_part_of_the_record(nodes: Away) -> None:

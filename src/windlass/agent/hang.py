@@ -35,8 +35,8 @@ class Habit(NamedTuple):
 
     def learn(self, told: Progress) -> Habit:
         if self.last.steps == 0 and told.steps > 0 and self.begun_at is not None:
-            loaded_at = told.restored_at if told.restored_at <= told.stepped_at else self.begun_at
-            first_s = told.stepped_at - max(self.begun_at, loaded_at)
+            has_loaded = 0 < told.restored_at <= told.stepped_at
+            first_s = told.stepped_at - (max(self.begun_at, told.restored_at) if has_loaded else self.begun_at)
             return self._replace(last=told, first_s=max(self.first_s or 0.0, first_s))
         steps = told.steps - self.last.steps
         if self.last.steps == 0 or steps <= 0 or told.stepped_at < self.last.stepped_at:

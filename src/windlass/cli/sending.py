@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from windlass.cli import keys
 from windlass.cli.connection import Connection, has_server, open_or_start
+from windlass.cli.shortcut import misplaced
 from windlass.cli.terminal import next_steps, paint_for, say, say_json
 from windlass.client.answers import read
 from windlass.core.errors import InvalidInput, WindlassError
@@ -26,6 +27,7 @@ def run(where: Connection, given: Given) -> None:
         raise InvalidInput(
             "nothing to run", hint="`windlass run train.py`, `windlass run -- python train.py`, --recipe or --file"
         )
+    _warn_of_misplaced(command)
     retries = given.get("retries")
     wanted = {
         **(_command_keys(command) if recipe is None else {"recipe": recipe, "args": command or None}),
@@ -43,6 +45,15 @@ def run(where: Connection, given: Given) -> None:
         _tell(made)
     else:
         _follow(client, made)
+
+
+def _warn_of_misplaced(command: Sequence[str]) -> None:
+    """A script that takes any words, or none, would run on one process as if it were all that was asked for."""
+    if found := list(dict.fromkeys(misplaced(command))):
+        words, goes = " ".join(found), "goes" if len(found) == 1 else "go"
+        warning = paint_for(sys.stderr)("warning:", "yellow")
+        told = f"{words} {goes} to the script, as all words after it do; options of `windlass run` stand before it"
+        print(f"{warning} {told}", file=sys.stderr, flush=True)
 
 
 def submit(where: Connection, given: Given) -> None:

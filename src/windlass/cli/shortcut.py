@@ -31,6 +31,8 @@ REPEATED = frozenset(("param", "env", "secret", "tag"))
 _NUMBERS: Mapping[str, tuple[Callable[[str], float], int]] = {  # how it is read, and the least it may be
     "nproc": (int, 1), "nodes": (int, 1), "cpus": (float, 0), "retries": (int, 0), "seed": (int, 0),
 }  # fmt: skip
+# Of `run`; scripts often have these too, and then mean themselves.
+_OF_SCRIPTS = frozenset(("env", "file", "group", "name", "priority", "project", "seed", "tag", "timeout"))
 
 
 def parse_line(words: Sequence[str]) -> dict[str, Any] | None:
@@ -53,6 +55,14 @@ def parse_line(words: Sequence[str]) -> dict[str, Any] | None:
         return {**given, "command": left} if left or given.keys() & {"file", "recipe"} else None
     # Options may come after the file, too; that is rare enough.
     return {**given, "file": Path(left[0])} if len(left) == 1 and not left[0].startswith("-") else None
+
+
+def misplaced(command: Sequence[str]) -> list[str]:
+    """Options of `run` that stand after the script of `command`, and so go to the script."""
+    script = next((at for at, word in enumerate(command) if word.endswith(".py")), len(command))
+    ours = {**VALUES["run"], **FLAGS["run"]}
+    after = [word.partition("=")[0] for word in command[script + 1 :]]
+    return [word for word in after if word.startswith("--") and ours.get(word, "name") not in _OF_SCRIPTS]
 
 
 def _take(given: dict[str, Any], name: str, text: str) -> bool:

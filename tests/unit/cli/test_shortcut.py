@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 
-from windlass.cli import shortcut
+from windlass.cli import sending, shortcut
 from windlass.cli.commands import build_app
+from windlass.cli.connection import Connection
 
 PLAIN = [
     "run train.py --lr 3 -d",
@@ -74,6 +76,38 @@ def test_every_option_is_known(name: str) -> None:
     assert values == shortcut.VALUES[name]
     assert {word: param.name for word, param in found.items() if param.is_flag} == shortcut.FLAGS[name]
     assert {param.name for param in found.values() if param.multiple} == shortcut.REPEATED
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("train.py --nproc 8 --plan=shard=8 --lr 3", ["--nproc", "--plan"]),
+        ("python train.py --gpus 2 --detach", ["--gpus", "--detach"]),
+        ("train.py --seed 3 --name a -p 1 --layers 2 nproc", []),
+        ("torchrun --nodes 2 train.py", []),
+        ("nproc --all", []),
+    ],
+)
+def test_options_after_the_script_are_found(line: str, found: list[str]) -> None:
+    """But for those that scripts often have themselves."""
+    assert shortcut.misplaced(line.split()) == found
+
+
+def test_options_after_the_script_are_told_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are sent on all the same: the script may have options of these names."""
+    sent: list[Any] = []
+
+    def send(where: Connection, file: Path | None, wanted: Any, secrets: Any) -> tuple[None, dict[str, str]]:
+        sent.append(wanted)
+        return None, {"id": "r-1"}
+
+    monkeypatch.setattr(sending, "_send", send)
+    sending.run(Connection(None, Path("/nowhere")), {"command": ["train.py", "--nproc", "8"], "detach": True})
+    assert sent[0]["args"] == ["--nproc", "8"]
+    told = "--nproc goes to the script, as all words after it do; options of `windlass run` stand before it"
+    assert capsys.readouterr().err == f"warning: {told}\n"
 
 
 def test_the_short_way_loads_neither_parser_nor_models() -> None:

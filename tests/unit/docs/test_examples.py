@@ -14,6 +14,7 @@ import typer
 import yaml
 
 from windlass.cli.commands import build_app
+from windlass.cli.shortcut import misplaced
 from windlass.core.errors import InvalidConfig, InvalidSpec
 from windlass.server.config import load_config
 from windlass.simulation.cluster import read_cluster
@@ -165,6 +166,11 @@ def unknown_in(command: str) -> str | None:
 @pytest.mark.parametrize("example", commands(), ids=str)
 def test_every_command_is_there(example: Example) -> None:
     assert unknown_in(example.text) is None
+
+
+@pytest.mark.parametrize("example", [one for one in commands() if one.text.startswith("run ")], ids=str)
+def test_options_stand_before_the_script(example: Example) -> None:
+    assert misplaced(shlex.split(example.text)) == []
 
 
 def test_a_wrong_command_is_found() -> None:

@@ -14,6 +14,7 @@ from typing import Iterator, NamedTuple
 
 from .digest import sha256_of
 from .patterns import find_trouble
+from .tracebacks import own_places
 
 # Patterns are compiled when they are needed: ranks start without waiting for it, and few of them fail.
 _RANK_PREFIX = r"^(\[(default|rank|node)?\d+\]:\s?)+"
@@ -22,7 +23,6 @@ _RANK_PREFIX = r"^(\[(default|rank|node)?\d+\]:\s?)+"
 _HEADERS = ("Traceback (most recent call last):", "Original Traceback (most recent call last):")
 _FRAME = r'^\s+File "(?P<file>[^"]*)", line (?P<line>\d+)(, in (?P<function>.+))?$'
 _ERROR = r"^(?P<type>[A-Za-z_][\w.]*)(:( (?P<message>.*))?)?$"
-_LIBRARY = r"(/site-packages/|/dist-packages/|/lib(64)?/python\d|^<)"
 _VARYING = (
     (r"0x[0-9a-fA-F]+", "<address>"),
     (r"(/tmp|/var/tmp|/dev/shm)(/[^\s'\",:)]+)+", "<path>"),
@@ -75,8 +75,10 @@ class PythonError(NamedTuple):
 
     def describe(self) -> str:
         text = "%s: %s" % (self.type, self.message) if self.message else self.type
-        own = [frame for frame in self.frames if not re.search(_LIBRARY, frame.file)] or list(self.frames)
-        return "%s (%s:%d)" % (text, os.path.basename(own[-1].file), own[-1].line) if own else text
+        if not self.frames:
+            return text
+        frame = self.frames[own_places([frame.file for frame in self.frames])[-1]]
+        return "%s (%s:%d)" % (text, os.path.basename(frame.file), frame.line)
 
     def fingerprint(self) -> str:
         frames = [[os.path.basename(frame.file), frame.function, frame.line] for frame in self.frames]

@@ -35,6 +35,29 @@ def test_the_error_and_the_innermost_line_of_ones_own() -> None:
     assert found.message == "ValueError: bad lr 0.1 at 0x7f12 (train.py:8)"
 
 
+OURS = "/opt/windlass/src/windlass/job"
+
+
+@pytest.mark.parametrize(
+    ("files", "named"),
+    [
+        (["/work/train.py", f"{OURS}/parallel/parallelize.py", f"{OURS}/parallel/copies.py"], "train.py"),
+        (["/work/train.py", f"{OURS}/trainer.py", "/work/model.py", "/v/site-packages/torch/nn.py"], "model.py"),
+        (["/work/train.py", f"{OURS}/recipes/gpt.py", f"{OURS}/losses.py"], "train.py"),
+        (["<frozen runpy>", f"{OURS}/recipes/gpt.py", f"{OURS}/parallel/parallelize.py"], "gpt.py"),
+        (["<frozen runpy>", "/v/site-packages/windlass/job/recipes/gpt.py", "/v/site-packages/torch/nn.py"], "gpt.py"),
+        (["<frozen runpy>", f"{OURS}/parity/__main__.py", f"{OURS}/parity/measure.py"], "measure.py"),
+        (["/home/windlass/job/train.py", "/v/site-packages/torch/nn.py"], "train.py"),
+        (["/run/work/windlass/job/recipes/gpt.py", "/run/work/windlass/job/parallel/copies.py"], "gpt.py"),
+    ],
+)
+def test_the_line_that_is_named_is_no_librarys_and_none_of_ours(files: list[str], named: str) -> None:
+    """The line of a recipe, where the run is of one; the innermost of all, where there is nothing else."""
+    frames = "".join(f'  File "{file}", line 7, in f\n    f()\n' for file in files)
+    found = failed(f"Traceback (most recent call last):\n{frames}RuntimeError: sizes differ\n")
+    assert found.message == f"RuntimeError: sizes differ ({named}:7)"
+
+
 def test_equal_failures_have_equal_fingerprints() -> None:
     first = failed(TRACEBACK)
     again = failed(TRACEBACK.replace("0x7f12", "0x7fff").replace("lr 0.1", "lr 0.25").replace("/work/", "/other/"))

@@ -14,7 +14,7 @@ from typing import Iterator, NamedTuple
 
 from .digest import sha256_of
 from .patterns import find_trouble
-from .tracebacks import own_places
+from .tracebacks import abridged, own_places
 
 # Patterns are compiled when they are needed: ranks start without waiting for it, and few of them fail.
 _RANK_PREFIX = r"^(\[(default|rank|node)?\d+\]:\s?)+"
@@ -188,9 +188,7 @@ def last_traceback(text: str) -> str | None:
         if end >= len(lines) or not lines[end].strip() or lines[end] in _HEADERS:
             break
         end += 1
-    shown = lines[_chain_start(lines, found.header) : end]
-    if len(shown) > _MOST_TRACEBACK_LINES:
-        shown = [shown[0], "  ...", *shown[2 - _MOST_TRACEBACK_LINES :]]
+    shown = abridged(lines[_chain_start(lines, found.header) : end], _MOST_TRACEBACK_LINES)
     return "\n".join(line[:1000] for line in shown)
 
 

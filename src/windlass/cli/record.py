@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from windlass.agent.tracebacks import abridged
 from windlass.cli.charts import number, sparkline
 from windlass.cli.pane import clip
 from windlass.cli.terminal import STATE_MARKS, STATE_STYLES, Paint, cells, fit
@@ -77,9 +78,8 @@ def put_outcome(record: Record, view: RunView, attempts: Sequence[AttemptView]) 
 
 
 def put_traceback(record: Record, exit: ExitView) -> None:
-    """Of the rank that failed first, the end of it: where it comes to the error."""
-    lines = (exit.traceback or "").splitlines()
-    for index, line in enumerate(lines[-_MOST_TRACEBACK:]):
+    """Of the rank that failed first: the program's own frames, and where the error was raised."""
+    for index, line in enumerate(abridged((exit.traceback or "").splitlines(), _MOST_TRACEBACK)):
         label = "traceback" if index == 0 else ""
         record.lines.append(f"  {record.paint(label.ljust(_LABEL), 'dim')}{line}")
 

@@ -13,7 +13,7 @@ import pytest
 from windlass.cli.charts import bar, braille, number, resample, sparkline
 from windlass.cli.loglines import LogFormatter
 from windlass.cli.pane import Pane, clip
-from windlass.cli.record import Record, describe_exit, put_checkpoint, put_outcome, put_request
+from windlass.cli.record import Record, describe_exit, put_checkpoint, put_outcome, put_request, put_traceback
 from windlass.cli.status import Status, clock, eta_words, main_metric, progress_words, share_done
 from windlass.cli.terminal import Cell, Paint, cells, fit, table
 from windlass.client import Update
@@ -303,6 +303,16 @@ def test_a_record_wraps_what_is_long_and_cuts_what_has_colours() -> None:
 def test_ends_in_words(exit: ExitView, words: str, brief: str) -> None:
     assert describe_exit(exit) == words
     assert describe_exit(exit, brief=True) == brief
+
+
+def test_a_traceback_begins_with_its_header_and_the_programs_own_lines() -> None:
+    own = ['  File "/work/train.py", line 9, in <module>', "    fit()"]
+    library = ['  File "/venv/lib/python3.11/site-packages/torch/nn.py", line 7, in call', "    return f()"] * 20
+    text = "\n".join(["Traceback (most recent call last):", *own, *library, "RuntimeError: no"])
+    record = Record(Paint(False), 100)
+    put_traceback(record, ExitView(reason="exit_code", exit_code=1, rank=0, message="no", traceback=text))
+    shown = [line[14:] for line in record.lines]
+    assert shown == ["Traceback (most recent call last):", *own, "  ...", *library[-2:], "RuntimeError: no"]
 
 
 @pytest.mark.parametrize(

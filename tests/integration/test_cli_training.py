@@ -128,14 +128,20 @@ def test_params_of_a_recipe_are_refused_before_it_starts(cli: Cli) -> None:
     refused = cli("run", "--recipe", "gpt", "-p", "stepz=6", expect=2).stderr
     assert "`params`: unknown param 'stepz'; did you mean 'steps'?" in refused
     assert "`windlass recipes gpt` lists its params" in refused
+    asked = ("run", "--recipe", "gpt", "--nproc", "3")
+    refused = cli(*asked, "--plan", "tensor=3", expect=2).stderr
+    assert "`plan`: tensor=3 does not divide the model's 4 heads; options: 1, 2, 4" in refused
+    refused = cli(*asked, expect=2).stderr
+    assert "`params`: a batch of 16 is not divided by 3 (data×shard=3, accumulate=1); 15 or 18 would be" in refused
+    assert "gpt" not in cli("ps", "--all").stdout
 
 
 @pytest.mark.torch
 def test_what_a_recipe_refuses_while_it_runs_is_one_line(cli: Cli) -> None:
-    failed = cli("run", "--recipe", "gpt", "-p", "heads=5", expect=1)
-    assert "error: width=64 is not divided by heads=5; numbers that do: 1, 2, 4, 8, 16, 32, 64" in failed.stderr
+    failed = cli("run", "--recipe", "gpt", "-p", "data=/not/here.txt", expect=1)
+    assert "error: there are no tokens at /not/here.txt" in failed.stderr
     assert "Traceback" not in failed.stdout + failed.stderr
-    assert "width=64 is not divided by heads=5" in cli("why", cli.newest()["id"]).stdout
+    assert "there are no tokens at /not/here.txt" in cli("why", cli.newest()["id"]).stdout
 
 
 @pytest.mark.torch

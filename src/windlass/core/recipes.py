@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from windlass.core.errors import InvalidInput
 from windlass.core.names import unknown
+from windlass.core.plan import ModelShape, Plan, plan_of
 from windlass.core.settings import Field, fields_of, fill
 from windlass.core.syntax import parse_source
+from windlass.core.wanted import AUTO, Wanted
 
 if TYPE_CHECKING:
     import ast
@@ -38,6 +40,8 @@ class Recipe:
     about: str
     path: Path
     settings: type[Any]  # a dataclass
+    # How its model can be cut, by settings and plan (or `auto`); None if they alone do not tell.
+    shape_of: Callable[[Any, Plan | str], ModelShape] | None
     params: Mapping[str, tuple[Field, str]]  # each with what it is for
 
     @property
@@ -66,23 +70,43 @@ def load_recipe(name: str, folder: Path = FOLDER) -> Recipe:
         raise ValueError(f"{path} is no Python")
     lines = source.decode().splitlines()
     about = _docstring(tree)
-    settings, explained = _settings(tree, lines, path)
+    found = _definitions(tree, lines, path)
+    settings = found.get("Settings", _NoSettings)
+    explained = _explained(tree, lines)
     return Recipe(
         name=name,
         summary=about.partition("\n")[0],
         about=about,
         path=path,
         settings=settings,
+        shape_of=found.get("shape_of"),
         params={field: (declared, explained.get(field, "")) for field, declared in fields_of(settings).items()},
     )
 
 
 def check_params(name: str, params: Mapping[str, Any]) -> None:
-    """Raises InvalidInput for params that the recipe would refuse: for their names, types and bounds."""
+    """Raises InvalidInput for params that the recipe would refuse: for their names, types and bounds, and for a model
+    that they do not make."""
+    recipe = load_recipe(check_recipe(name))
     try:
-        fill(load_recipe(check_recipe(name)).settings, params)
+        settings = fill(recipe.settings, params)
+        if recipe.shape_of is not None:
+            recipe.shape_of(settings, AUTO)
     except InvalidInput as error:
         raise InvalidInput(error.message, hint=f"`windlass recipes {name}` lists its params") from None
+
+
+def check_fit(name: str, params: Mapping[str, Any], wanted: Wanted, world_size: int) -> None:
+    """InvalidPlan if the recipe's model or batch cannot be divided as is wanted, as far as params tell. Where the
+    planner is to choose, only what is named is judged."""
+    recipe = load_recipe(check_recipe(name))
+    settings = fill(recipe.settings, params)
+    plan = None if wanted.auto else plan_of(wanted.named).sized(world_size)
+    if plan is not None and (batch := getattr(settings, "batch", None)) is not None:
+        plan.check_batch(batch)
+    if recipe.shape_of is not None:
+        cut = wanted.cut if plan is None else plan
+        cut.check_model(recipe.shape_of(settings, AUTO if plan is None else plan))
 
 
 def _docstring(tree: ast.Module) -> str:
@@ -91,28 +115,58 @@ def _docstring(tree: ast.Module) -> str:
     return ast.get_docstring(tree) or ""
 
 
-def _settings(tree: ast.Module, lines: list[str], path: Path) -> tuple[type[Any], dict[str, str]]:
-    """The recipe's dataclass `Settings`, made of its own lines and of what it imports for them, which is no torch; and
-    what its comments say of each field."""
+# What a recipe says of itself to those who have no torch, and modules that this may be made of.
+_TOLD = ("Settings", "shape_of")
+_CORE = tuple(f"windlass.core.{name}" for name in ("errors", "names", "plan", "settings"))
+_LIGHT = ("dataclasses", "pathlib", "typing", *_CORE)
+
+
+def _definitions(tree: ast.Module, lines: list[str], path: Path) -> dict[str, Any]:
+    """The recipe's own lines that these are made of, run without the rest of its file."""
     import ast
 
-    found = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Settings"]
-    if not found:
-        return _NoSettings, {}
-    (node,) = found
-    imports = [one for one in tree.body if isinstance(one, ast.ImportFrom) and one.module in _LIGHT]
-    parts = [(one.lineno, one.end_lineno) for one in imports]
-    parts.append((node.decorator_list[0].lineno if node.decorator_list else node.lineno, node.end_lineno))
-    text = "\n".join(line for first, last in parts for line in lines[first - 1 : last])
+    parts: list[ast.stmt] = [one for one in tree.body if isinstance(one, ast.ImportFrom) and one.module in _LIGHT]
+    parts += _needed(tree, _TOLD)
+    text = "\n".join(line for part in parts for line in lines[_first_line(part) - 1 : part.end_lineno])
     namespace: dict[str, Any] = {"__name__": module_of(path.stem)}
     exec(compile(text, str(path), "exec", dont_inherit=True), namespace)
-    declared = [one for one in node.body if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)]
-    explained = {one.target.id: lines[one.end_lineno - 1].partition("  # ")[2] for one in declared}  # type: ignore[union-attr,operator]
-    return namespace["Settings"], explained
+    return {name: namespace[name] for name in _TOLD if name in namespace}
 
 
-# What declarations of settings are made of.
-_LIGHT = ("dataclasses", "typing", "windlass.core.settings")
+def _needed(tree: ast.Module, names: Iterable[str]) -> list[ast.stmt]:
+    """The definitions of these names in the file, and of all names that they use, in their order."""
+    import ast
+
+    defined: dict[str, ast.stmt] = {}
+    for part in tree.body:
+        if isinstance(part, ast.ClassDef | ast.FunctionDef):
+            defined[part.name] = part
+        elif isinstance(part, ast.Assign | ast.AnnAssign):
+            targets = part.targets if isinstance(part, ast.Assign) else [part.target]
+            defined |= {one.id: part for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)}
+    left, found = list(names), set[ast.stmt]()
+    while left:
+        used = defined.get(left.pop())
+        if used is not None and used not in found:
+            found.add(used)
+            left += [one.id for one in ast.walk(used) if isinstance(one, ast.Name)]
+    return sorted(found, key=lambda part: part.lineno)
+
+
+def _first_line(part: ast.stmt) -> int:
+    decorators = getattr(part, "decorator_list", [])
+    return decorators[0].lineno if decorators else part.lineno
+
+
+def _explained(tree: ast.Module, lines: list[str]) -> dict[str, str]:
+    """What the comments in `Settings` say of each field."""
+    import ast
+
+    fields = [
+        field for one in tree.body if isinstance(one, ast.ClassDef) and one.name == "Settings" for field in one.body
+    ]
+    declared = [one for one in fields if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)]
+    return {one.target.id: lines[one.end_lineno - 1].partition("  # ")[2] for one in declared}  # type: ignore[union-attr,operator]
 
 
 @dataclass(frozen=True)

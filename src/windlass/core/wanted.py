@@ -34,6 +34,13 @@ class Wanted:
                 hint=sizes_that_fit(world_size, product),
             )
 
+    @property
+    def cut(self) -> Plan:
+        """How a model is cut in any case, whatever the planner chooses."""
+        sides = {name: self.named[name] for name in ("tensor", "pipeline") if name in self.named}
+        sequence = self.named.get("sequence", False) and sides.get("tensor", 1) > 1
+        return Plan(**sides, sequence=sequence)
+
     def as_spec(self) -> str | dict[str, Any]:
         """As a spec keeps it; `parse_wanted` reads it back."""
         if not self.auto:

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from windlass.core.errors import InvalidInput
 
-BYTES = 256  # the vocabulary of a text read as bytes
 _KINDS = {".bin": None, ".u16": np.uint16, ".u32": np.uint32, ".npy": None, ".txt": np.uint8}
 
 

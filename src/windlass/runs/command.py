@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
@@ -65,37 +65,48 @@ def _fill_command(command: str | list[str], spec: RunSpec, key: str) -> tuple[st
         raise InvalidSpec([f"`{key}`: {error} in {command!r}"]) from error
 
 
-def check_params(spec: RunSpec) -> None:
-    """InvalidSpec for params that its recipe would refuse. Scripts take what they like."""
+def check_recipe(spec: RunSpec) -> None:
+    """InvalidSpec for what its recipe would refuse: params, and a plan or processes that its model or batch cannot be
+    spread by. Scripts take what they like."""
     if spec.recipe is None:
         return
+    recipe, params = spec.recipe, spec.params
     try:
-        recipes.check_params(spec.recipe, spec.params)
+        recipes.check_params(recipe, params)
     except InvalidInput as error:
         raise InvalidSpec([f"`params`: {error.message}"], hint=error.hint) from error
+    if not spec.roles:
+        argv, wanted = fill_command(spec), parse_wanted(spec.plan)
+        check_plan(spec, argv)
+        _check_sizes(spec, argv, lambda size: recipes.check_fit(recipe, params, wanted, size))
 
 
 def check_plan(spec: RunSpec, argv: tuple[str, ...]) -> None:
-    """InvalidSpec if the run's processes cannot form the mesh of its plan, with the numbers that would. An elastic run
-    may be on any number of nodes of its range, and with any number of GPUs of theirs, so all of them must do."""
-    if spec.plan is None:
-        return
-    wanted, elastic, resources = parse_wanted(spec.plan), spec.elastic, spec.resources
+    """InvalidSpec if the run's processes cannot form the mesh of its plan, with the numbers that would."""
+    if spec.plan is not None:
+        advice = ": leave out `data`, and let each node hold whole copies of the model"
+        _check_sizes(spec, argv, parse_wanted(spec.plan).check_size, advice)
+
+
+def _check_sizes(spec: RunSpec, argv: tuple[str, ...], check: Callable[[int], None], advice: str = "") -> None:
+    """InvalidSpec for the first number of processes for which `check` raises InvalidPlan. An elastic run may be on any
+    number of nodes of its range, and with any number of GPUs of theirs, so all of them must do."""
+    elastic, resources = spec.elastic, spec.resources
     counts = range(elastic.min_nodes, elastic.max_nodes + 1) if elastic else (resources.nodes,)
     amounts = range(resources.min_gpus, int(resources.gpus) + 1) if resources.min_gpus else (resources.gpus,)
     sizes = sorted({(nodes, workers_per_node(spec, argv, gpus=gpus)) for nodes in counts for gpus in amounts})
     for nodes, workers in sizes:
         try:
-            wanted.check_size(nodes * workers)
+            check(nodes * workers)
         except InvalidPlan as error:
             hint = f"processes are nodes × nproc, here {nodes} × {workers}"
             if elastic:
-                hint += f"; an elastic run may be on {elastic.min_nodes} to {elastic.max_nodes} nodes"
-                hint += ": leave out `data`, and let each node hold whole copies of the model"
+                hint += f"; an elastic run may be on {elastic.min_nodes} to {elastic.max_nodes} nodes{advice}"
             elif len(sizes) > 1:
                 hint += f"; a run with a range of GPUs may have {resources.min_gpus} to {resources.gpus:g} on a node"
             hint = f"{error.hint}; {hint}" if error.hint else hint
-            raise InvalidSpec([f"`plan`: {error.message}"], hint=hint) from error
+            key = "params" if spec.plan is None else "plan"
+            raise InvalidSpec([f"`{key}`: {error.message}"], hint=hint) from error
 
 
 def is_self_launching(argv: tuple[str, ...]) -> bool:

@@ -19,7 +19,7 @@ from windlass.experiments.runstore import load_tag
 from windlass.experiments.types import NOTE
 from windlass.runs import store, views
 from windlass.runs.cluster import give_back, set_aside, view_cluster
-from windlass.runs.command import check_params
+from windlass.runs.command import check_recipe
 from windlass.runs.cursors import decode_cursor, encode_cursor, read_tag
 from windlass.runs.facts import load_known
 from windlass.runs.logs import LogQuery, check_wanted, load_log_dirs, read_logs
@@ -95,7 +95,7 @@ class RunService:
             return known
         spec = fill_checkpoint(parse_spec(request.spec), self._project_checkpoints)
         check_secrets(spec, request.secrets)
-        check_params(spec)
+        check_recipe(spec)
         check_code(self._blobs, request.code_digest)
         origin = keep_origin(self._blobs, request.origin)
         now = self._clock.now()
@@ -164,7 +164,7 @@ class RunService:
         secrets = {name: value for name, value in secrets.items() if name in spec.secrets}
         check_secrets(spec, secrets)
         if request.set:  # else it takes what its code, which may be of another version, has taken before
-            check_params(spec)
+            check_recipe(spec)
         with self._db.read() as tx:
             kinds = self._kinds_for(tx, spec)
         origin = copied_origin(original.origin, request.asker)

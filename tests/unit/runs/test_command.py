@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from windlass.core.errors import InvalidSpec
 from windlass.core.resources import Node, Resources
 from windlass.runs.command import (
-    check_params,
     check_plan,
+    check_recipe,
     fill_command,
     fill_roles,
     is_self_launching,
@@ -287,7 +287,31 @@ def test_an_elastic_run_needs_a_plan_that_fits_any_number_of_its_nodes() -> None
 
 
 def test_params_of_a_recipe_are_checked_and_those_of_a_script_are_not() -> None:
-    check_params(parse_spec({"script": "train.py", "params": {"stepz": 6}}))
-    check_params(parse_spec({"recipe": "gpt", "params": {"steps": 6}}))
+    check_recipe(parse_spec({"script": "train.py", "params": {"stepz": 6}}))
+    check_recipe(parse_spec({"recipe": "gpt", "params": {"steps": 6}}))
     with pytest.raises(InvalidSpec, match="`params`: unknown param 'stepz'; did you mean 'steps'"):
-        check_params(parse_spec({"recipe": "gpt", "params": {"stepz": 6}}))
+        check_recipe(parse_spec({"recipe": "gpt", "params": {"stepz": 6}}))
+
+
+@pytest.mark.parametrize(
+    ("spec", "problem", "hint"),
+    [
+        ({"plan": "tensor=3", "nproc": 3}, "`plan`: tensor=3 does not divide the model's 4 heads", "processes are"),
+        ({"nproc": 3}, "`params`: a batch of 16 is not divided by 3", "processes are nodes × nproc, here 1 × 3"),
+        ({"nproc": 2, "plan": "data,accumulate=3"}, "a batch of 16 is not divided by 6", "accumulate for this batch: "),
+        ({"params": {"heads": 3}}, "`params`: width=64 is not divided by heads=3", "`windlass recipes gpt` lists"),
+        ({"elastic": {"max_nodes": 4}}, "a batch of 16 is not divided by 3", "an elastic run may be on 1 to 4 nodes"),
+        ({"resources": {"gpus": "2..4"}}, "a batch of 16 is not divided by 3", "may have 2 to 4 on a node"),
+        ({"nproc": 2, "plan": "data=3"}, "`plan`: plan data=3 needs 3 processes", "data=2 fits"),
+    ],
+)
+def test_what_a_recipe_would_refuse_is_refused_at_once(spec: dict[str, Any], problem: str, hint: str) -> None:
+    with pytest.raises(InvalidSpec) as refused:
+        check_recipe(parse_spec({"recipe": "gpt", **spec}))
+    assert problem in str(refused.value)
+    assert hint in str(refused.value.hint)
+
+
+def test_scripts_and_roles_know_their_models_themselves() -> None:
+    check_recipe(parse_spec({"script": "train.py", "plan": "tensor=3", "nproc": 3}))
+    check_recipe(parse_spec({"recipe": "gpt", "roles": {"a": {"count": 3, "command": ["x"]}, "b": {"count": 1}}}))

@@ -40,11 +40,12 @@ from windlass.job.refusals import run_recipe
 from windlass.job.rotary import Rotary
 from windlass.job.schedule import warm_cosine
 from windlass.job.settings import settings_of
-from windlass.job.tokens import BYTES, TokenStream, held_apart, made_up_tokens, open_tokens
+from windlass.job.tokens import TokenStream, held_apart, made_up_tokens, open_tokens
 from windlass.job.weights import whole_weights
 
 # ---- settings: from the run's params, with defaults that fit a laptop ------------------------------------------------
 
+BYTES = 256  # the vocabulary of a text read as bytes
 SIZES: dict[str, dict[str, int]] = {
     "tiny": {"layers": 2, "heads": 4, "width": 64, "context": 64, "vocabulary": 512},
     "124m": {"layers": 12, "heads": 12, "width": 768},
@@ -56,9 +57,7 @@ SIZES: dict[str, dict[str, int]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    size: Literal["tiny", "124m", "350m", "1300m", "7b"] = (
-        "tiny"  # of the model; what is null below is as the size has it
-    )
+    size: Literal["tiny", "124m", "350m", "1300m", "7b"] = "tiny"  # of the model; null below: as the size has it
     style: Literal["gpt2", "llama"] = "gpt2"
     layers: Count | None = None
     heads: Count | None = None
@@ -132,6 +131,12 @@ class GPTConfig:
         return self.style == GPT2 if self.tied is None else self.tied
 
     @property
+    def shape(self) -> ModelShape:
+        return ModelShape(
+            layers=self.layers, heads=self.heads, kv_heads=self.groups, sequence=self.context, tied=self.is_tied
+        )
+
+    @property
     def between(self) -> int:
         if self.hidden:
             return self.hidden
@@ -143,14 +148,22 @@ def _divisors(number: int) -> str:
     return ", ".join(str(divisor) for divisor in range(1, number + 1) if number % divisor == 0)
 
 
-def config_of(settings: Settings, *, tied: bool | None = None) -> GPTConfig:
+def config_of(settings: Settings, plan: Plan | str = "") -> GPTConfig:
     if settings.size not in SIZES:
         raise InvalidInput(unknown("size", settings.size, SIZES))
     names = ("layers", "heads", "kv_heads", "width", "context", "vocabulary")
     given = {name: value for name in names if (value := getattr(settings, name)) is not None}
     if settings.data is not None and Path(settings.data).suffix == ".txt":
         given.setdefault("vocabulary", BYTES)
+    tied = settings.tied
+    if tied is None and isinstance(plan, Plan) and plan.pipeline > 1:
+        tied = False  # the two ends are on different processes
     return GPTConfig(style=settings.style, tied=tied, **{**SIZES[settings.size], **given})
+
+
+def shape_of(settings: Settings, plan: Plan | str) -> ModelShape:
+    """For the server, which has no torch and holds plans against it when runs are submitted."""
+    return config_of(settings, plan).shape
 
 
 # ---- model -----------------------------------------------------------------------------------------------------------
@@ -306,13 +319,7 @@ class GPT(nn.Module):
             blocks="blocks",
             first=embeddings,
             last=("norm", "head"),
-            shape=ModelShape(
-                layers=config.layers,
-                heads=config.heads,
-                kv_heads=config.groups,
-                sequence=config.context,
-                tied=config.is_tied,
-            ),
+            shape=config.shape,
         )
 
 
@@ -348,11 +355,8 @@ def schedule_of(settings: Settings) -> Callable[[int], float]:
 
 def parallel_of(settings: Settings, plan: Plan | str) -> Parallel:
     """The model, spread. The same first weights everywhere, and by whatever plan."""
-    tied = settings.tied
-    if isinstance(plan, Plan) and tied is None and plan.pipeline > 1:
-        tied = False  # the two ends are on different processes
     torch.manual_seed(settings.seed)
-    model = GPT(config_of(settings, tied=tied))
+    model = GPT(config_of(settings, plan))
     parallel = job.parallelize(model, plan, loss=loss_of, batch=settings.batch)
     # Afterwards, since only then a plan that the planner chooses is there.
     parallel.plan = replace(parallel.plan, clip=parallel.plan.clip or settings.clip)

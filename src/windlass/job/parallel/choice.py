@@ -15,6 +15,7 @@ from torch import nn
 from windlass.core.plan import InvalidPlan, Plan, parse_plan, plan_of
 from windlass.core.wanted import Wanted, parse_wanted
 from windlass.job.parallel.split import Cut, Split
+from windlass.job.parallel.stages import check_stages
 from windlass.job.parallel.tensor import cut_modules
 from windlass.job.process import Process
 from windlass.job.session import session
@@ -26,7 +27,7 @@ _COMPILED_FROM = (7, 0)  # Volta: older GPUs have no Triton
 def choose(
     wanted: Plan | str | Mapping[str, Any], model: nn.Module, split: Split, process: Process, batch: int | None
 ) -> Plan:
-    """The plan for these processes; InvalidPlan, on all of them, if there is none. `batch` helps `auto` to choose.
+    """The plan for these processes, this model and this batch; InvalidPlan, on all of them, if there is none.
 
     A plan that the run's spec does not say is told to its record.
     """
@@ -35,6 +36,11 @@ def choose(
         plan = _automatic(model_facts(model, split), process, batch, asked)
     else:
         plan = plan_of(asked.named).sized(process.world_size)
+    # Before anything is told of it.
+    if batch is not None:
+        plan.check_batch(batch)
+    plan.check_model(split.shape)
+    check_stages(model, split, plan)
     if process.is_main:
         if asked.auto or plan_of(asked.named) != session().plan:
             session().note_plan(plan)

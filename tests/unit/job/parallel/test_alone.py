@@ -261,6 +261,23 @@ def test_a_pipeline_without_microbatches_is_warned_of(capsys: pytest.CaptureFixt
     assert "only one of 2 processes works at a time; try accumulate=8" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("plan", "processes", "words"),
+    [
+        ("pipeline=2,shard=2", 4, "a batch of 3 is not divided by 2"),
+        ("pipeline=2,tensor=3", 6, "tensor=3 does not divide the model's 4 heads"),
+        ("pipeline=5", 5, "the model has 4 layers"),
+    ],
+)
+def test_nothing_is_told_of_a_plan_that_is_refused(
+    plan: str, processes: int, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    process = Process(rank=0, world_size=processes, local_rank=0, device=torch.device("cpu"))
+    with pytest.raises(InvalidPlan, match=words):
+        choose(plan, small_gpt(), small_gpt().split(), process, 3)
+    assert capsys.readouterr().err == ""
+
+
 def test_what_a_script_uses_is_in_the_job() -> None:
     process = job.init()
     assert (process.rank, process.world_size, process.is_main) == (0, 1, True)

@@ -110,7 +110,14 @@ def made_up_tokens(count: int, vocabulary: int, seed: int) -> NDArray[Any]:
 
 
 def held_apart(files: list[NDArray[Any]], share: float, length: int) -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
-    """The files without their ends, and the ends: `share` of each, and long enough for one sample of `length`."""
+    """The files without their ends, and the ends: `share` of each, and long enough for one sample of `length`. Files
+    that are too short for both are left out."""
     cuts = [len(tokens) - max(length, int(len(tokens) * share)) for tokens in files]
     kept = [(tokens, cut) for tokens, cut in zip(files, cuts, strict=True) if cut >= length]
+    if not kept:
+        longest = max(len(tokens) for tokens in files)
+        raise InvalidInput(
+            f"no file has the {length} tokens of one sample beside its end that is kept aside (held_out={share:g}, and "
+            f"{length} at least); the longest has {longest}"
+        )
     return [tokens[:cut] for tokens, cut in kept], [tokens[cut:] for tokens, cut in kept]

@@ -67,6 +67,17 @@ def test_ends_are_kept_apart() -> None:
     assert held_out[0][0] == 80
 
 
+@pytest.mark.parametrize(("count", "share"), [(26, 0.05), (129, 0.05), (200, 0.9)])
+def test_files_that_are_too_short_are_told_with_the_tokens_they_have(count: int, share: float) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        held_apart([np.arange(count), np.arange(5)], share, length=65)
+    assert refused.value.message == (
+        f"no file has the 65 tokens of one sample beside its end that is kept aside (held_out={share:g}, and 65 at "
+        f"least); the longest has {count}"
+    )
+    assert len(held_apart([np.arange(130)], 0.05, length=65)[0][0]) == 65
+
+
 def test_made_up_words_are_the_same_every_time_and_follow_from_each_other() -> None:
     words = made_up_tokens(64 * 500, 1000, seed=5).astype(int).reshape(64, 500)
     assert (words == made_up_tokens(64 * 500, 1000, seed=5).reshape(64, 500)).all()

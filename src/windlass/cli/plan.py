@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 Params = Annotated[str, typer.Option("--params", help="The model's parameters, e.g. 350M or 7B.")]
 GpuCount = Annotated[int, typer.Option("--gpus", min=1, help="How many GPUs, in all nodes together.")]
-GpuType = Annotated[str, typer.Option("--gpu-type", help="Which, e.g. a100-80g, h100, l4.")]
+# Must be given too. The parser would say so without the names that there are.
+GpuType = Annotated[str | None, typer.Option("--gpu-type", help="Which, e.g. a100-80g, h100, l4; must be given.")]
 Tokens = Annotated[str | None, typer.Option("--tokens", help="Tokens to train on, e.g. 300B or 1T.")]
 Layers = Annotated[int | None, typer.Option("--layers", min=1, help="Blocks.")]
 Width = Annotated[int | None, typer.Option("--width", min=1, help="Width of the model.")]
@@ -45,7 +46,7 @@ Top = Annotated[int, typer.Option("--top", min=1, help="How many plans to show."
 def plan(
     params: Params,
     gpus: GpuCount,
-    gpu_type: GpuType,
+    gpu_type: GpuType = None,
     tokens: Tokens = None,
     layers: Layers = None,
     width: Width = None,
@@ -70,6 +71,8 @@ def plan(
     from windlass.planning.gpus import GPUS
     from windlass.planning.shapes import infer_model, usual_batch
 
+    if gpu_type is None:
+        raise InvalidInput(f"--gpu-type is missing; known: {', '.join(GPUS)}")
     asked = _wanted(precision, wanted)
     if tied is None and asked.named.get("pipeline", 1) > 1:
         tied = False  # the two ends are on different GPUs

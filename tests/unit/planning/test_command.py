@@ -122,6 +122,7 @@ def test_the_table_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPat
     ("words", "message"),
     [
         ("--params 7x --gpus 8 --gpu-type h100", "--params '7x' is not a number from 1"),
+        ("--params 7B --gpus 8", "--gpu-type is missing; known: a100-40g, a100-80g"),
         ("--params 7B --gpus 8 --gpu-type h101", "unknown GPU type 'h101'; did you mean 'h100'"),
         ("--params 7B --gpus 8 --gpu-type cpu", "only GPUs are reckoned; known: a100-40g"),
         ("--params 7B --gpus 8 --gpu-type h100 --precision bf15", "'bf15'; options: fp32, bf16, fp16, fp8"),

@@ -2,7 +2,7 @@
 write (torch.compile, autocast to bf16, fused AdamW, SDPA), and do both learn the same?
 
 All arms begin with the same weights and read the same batches; they take turns, so that what slows the GPU for a while
-slows all. Without a GPU (`--size tiny`) it only shows that it runs. Prints JSON last.
+slows all. Without a GPU `--size tiny` shows that it runs, and nothing else is taken. Prints JSON last.
 
     PYTHONPATH=src python -m bench.mfu --curves curves.json --arm recipe --arm fp8
 """
@@ -13,6 +13,7 @@ import argparse
 import gc
 import json
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -218,6 +219,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--arm", action="append", choices=list(ARMS), help="beside plain; default: recipe")
     parser.add_argument("--curves", type=Path, help="write all losses to this file, as JSON")
     given = parser.parse_args(arguments)
+    sizes = given.size or [size for size in STEPS if size != "tiny"]
+    if not torch.cuda.is_available() and sizes != ["tiny"]:
+        sys.exit(f"mfu: a GPU is needed for {', '.join(sizes)}, and PyTorch finds none; --size tiny shows that it runs")
     torch.set_float32_matmul_precision("high")
     report, rows, curves = Report(bench="mfu"), [], {}
     names = list(dict.fromkeys(["plain", *(given.arm or ["recipe"])]))
@@ -227,7 +231,7 @@ def main(arguments: list[str] | None = None) -> None:
         rows=rows,
     )
     report.tables.append(speeds)
-    for size in given.size or [size for size in STEPS if size != "tiny"]:
+    for size in sizes:
         settings = replace(SETTINGS[size], batch=given.batch or SETTINGS[size].batch)
         arms = measure(size, settings, rounds=3 if given.quick else ROUNDS, names=names)
         add_to(report, size, settings, arms, rows)

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import pytest
 
+from windlass.core.errors import InvalidInput
 from windlass.db.database import Database
+from windlass.experiments.catalogue import load_experiment, update_experiment
 from windlass.experiments.runstore import load_info
-from windlass.experiments.types import RunInfo
+from windlass.experiments.types import RunInfo, Stage
 from windlass.runs import store
 from windlass.runs.access import RunTokens, TrackingAccess
+from windlass.runs.annotations import groups_query
 from windlass.runs.records import RunRecord
 from windlass.runs.sealing import Seal
+from windlass.runs.search import search
 from windlass.runs.service import RunService
+from windlass.runs.types import RunState
 from windlass.testing.clock import FakeClock
 from windlass.wire import runs as wire
 
@@ -77,3 +82,33 @@ def test_the_other_row_follows_the_run(database: Database, service: RunService, 
     service.resume(run_id)
     _, info = load(database, run_id)
     assert (info.status, info.end_ms) == ("SCHEDULED", None)
+
+
+def test_a_run_may_be_in_an_experiment_of_another_name_than_its_project(
+    database: Database, service: RunService, clock: FakeClock
+) -> None:
+    spec = {"command": "true", "code": None, "project": "speech", "experiment": "ablations", "group": "wide"}
+    run_id = service.submit(wire.SubmitRequest(spec=spec), idempotency_key=None, user="ada").id
+    _, info = load(database, run_id)
+    with database.read() as tx:
+        assert load_experiment(tx, info.experiment_id).name == "ablations"
+        asked = {"order": (), "cursor": None, "limit": 10, "now": clock.now()}
+        for where in (None, "project = 'speech' and experiment = 'ablations'"):
+            [found] = search(tx, where=where, project="speech", **asked).runs
+            assert (found.id, found.project) == (run_id, "speech")
+        assert search(tx, where=None, project="ablations", **asked).runs == []
+        assert [row[:2] for row in tx.execute(groups_query("speech"))] == [("wide", 1)]
+        assert tx.execute(groups_query("ablations")).all() == []
+
+
+def test_no_run_is_taken_for_an_experiment_that_is_deleted(database: Database, service: RunService) -> None:
+    spec = {"command": "true", "code": None, "experiment": "ablations"}
+    request = wire.SubmitRequest(spec=spec)
+    first = service.submit(request, idempotency_key=None, user="ada").id
+    number = load(database, first)[1].experiment_id
+    with database.write() as tx:
+        update_experiment(tx, number, now_ms=1, stage=Stage.DELETED)
+    with pytest.raises(InvalidInput, match="the experiment 'ablations' is deleted"):
+        service.submit(request, idempotency_key=None, user="ada")
+    with database.read() as tx:
+        assert len(store.load_runs_in(tx, [RunState.QUEUED])) == 1

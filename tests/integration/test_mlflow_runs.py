@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from windlass.client import Client
 from windlass.testing.servers import running_server
 
 pytestmark = pytest.mark.timeout(180)
@@ -75,6 +76,23 @@ def test_what_a_script_logs_by_mlflow_is_its_runs(tmp_path: Path) -> None:
         [fold] = client.post("/api/2.0/mlflow/runs/search", json=query).json()["runs"]
         assert fold["info"]["run_name"] == "fold 1"
         assert fold["info"]["status"] == "FINISHED"
+
+
+def test_a_script_that_chooses_an_experiment_logs_to_its_run(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import mlflow\nmlflow.set_experiment('vision')\n"
+        "with mlflow.start_run(run_name='mine'):\n    mlflow.log_metric('loss', 1.0)\n"
+    )
+    with running_server(tmp_path / "home") as server:
+        with Client(server.url, token=server.token) as owner:
+            ended = owner.submit(script="train.py", code=tmp_path, project="speech").wait(timeout=_PATIENCE_S)
+            assert ended.state == "succeeded", "\n".join(line.text for line in ended.logs())
+        with server.client() as client:
+            run = tracked(client, ended.id)
+            number = run["info"]["experiment_id"]
+            found = client.get("/api/2.0/mlflow/experiments/get", params={"experiment_id": number}).json()
+            assert found["experiment"]["name"] == "vision"
+            assert logged(run) == {"loss": 1.0}
 
 
 def test_what_a_run_leaves_becomes_its_artifacts(tmp_path: Path) -> None:

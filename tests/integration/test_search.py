@@ -91,6 +91,7 @@ def test_the_order_can_be_chosen_and_what_lacks_it_comes_last(api: Client, three
         ({"where": "metrics.los < 1"}, ["no run has a metric 'los'; did you mean 'loss'?"]),
         ({"where": "params.nope = '1'"}, ["no run has a param 'nope'; there are lr"]),
         ({"where": "group = 'g'"}, ["there is no group 'g'"]),
+        ({"where": "experiment = 'visoin'"}, ["there is no experiment 'visoin'; did you mean 'vision'?"]),
         ({"project": "visoin"}, ["there is no project 'visoin'; did you mean 'vision'?"]),
         ({"where": "project = 'visoin'"}, ["there is no project 'visoin'; did you mean 'vision'?"]),
         ({"order": "metrics.los"}, ["no run has a metric 'los'; did you mean 'loss'?"]),

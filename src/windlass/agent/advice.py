@@ -11,8 +11,8 @@ from .verdict import Verdict
 # MLflow's client goes on with the run that MLFLOW_RUN_ID names, but not after a script has chosen an experiment.
 _OTHER_EXPERIMENT = r"Cannot start run with ID \S+ because active experiment ID does not match environment run ID"
 _CHOOSE_IT = (
-    "the script calls mlflow.set_experiment, and this run is in its project's experiment: leave the call out, or"
-    " add --env MLFLOW_EXPERIMENT_NAME=NAME (`env: {MLFLOW_EXPERIMENT_NAME: NAME}` in a spec), for a run there"
+    "the script calls mlflow.set_experiment, and this run is in another experiment: add --experiment NAME"
+    " (`experiment: NAME` in a spec), or leave the call out"
 )
 
 

@@ -18,6 +18,10 @@ Secret = Annotated[
 ]
 Tag = Annotated[list[str] | None, typer.Option("--tag", metavar="K[=V]", help="A tag; repeatable.")]
 Group = Annotated[str | None, typer.Option("--group", metavar="NAME", help="The group of runs it belongs to.")]
+Experiment = Annotated[
+    str | None,
+    typer.Option("--experiment", metavar="NAME", help="Its experiment, as MLflow sees it; default the project's."),
+]
 Timeout = Annotated[str | None, typer.Option("--timeout", help="Time limit, e.g. 90s, 10m, 12h.")]
 Retries = Annotated[int | None, typer.Option("--retries", min=0, help="Try again after any failure, so often.")]
 Priority = Annotated[str | None, typer.Option("--priority", help="low, normal or high.")]

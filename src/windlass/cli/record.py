@@ -226,6 +226,7 @@ def put_request(record: Record, view: RunView) -> None:
     told += [view.tags[PLAN_TAG]] if PLAN_TAG in view.tags else []
     record.put("plan", " → ".join(told))
     record.put("framework", spec.framework)
+    record.put("experiment", spec.experiment)
     record.put("resources", ", ".join(_asked(spec)))
     record.put("params", "  ".join(f"{name}={_short(value)}" for name, value in spec.params.items()))
     record.put("env", "  ".join(f"{name}={value}" for name, value in spec.env.items()))

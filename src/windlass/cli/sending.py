@@ -76,6 +76,7 @@ def _common_keys(given: Given) -> dict[str, Any]:
         "priority": given.get("priority"),
         "tags": keys.tags(given.get("tag")),
         "group": given.get("group"),
+        "experiment": given.get("experiment"),
     }
 
 

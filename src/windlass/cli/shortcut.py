@@ -11,7 +11,7 @@ from typing import Any
 _COMMON = {
     "--name": "name", "-n": "name", "--project": "project", "--param": "param", "-p": "param", "--env": "env",
     "-e": "env", "--secret": "secret", "--priority": "priority", "--tag": "tag", "--group": "group",
-    "--plan": "plan",
+    "--plan": "plan", "--experiment": "experiment",
 }  # fmt: skip
 VALUES: Mapping[str, Mapping[str, str]] = {  # options with a value, and the parameter each is for
     "submit": _COMMON,

@@ -37,6 +37,7 @@ def run(
     priority: options.Priority = None,
     tag: options.Tag = None,
     group: options.Group = None,
+    experiment: options.Experiment = None,
     seed: options.Seed = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Do not follow it.")] = False,
     no_snapshot: Annotated[bool, typer.Option("--no-snapshot", help="Run in this folder, not in a copy.")] = False,
@@ -59,6 +60,7 @@ def submit(
     priority: options.Priority = None,
     tag: options.Tag = None,
     group: options.Group = None,
+    experiment: options.Experiment = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow it, as `run` does.")] = False,
     json: options.Json = False,
 ) -> None:

@@ -67,7 +67,7 @@ def assemble(
         code, files = package_root(), tuple(package_files())
     else:
         data = _placed(data, code, base)
-    data = _with_framework(data, code or Path(data.get("workdir") or "."))
+    data = _with_findings(data, code or Path(data.get("workdir") or "."))
     secret_values = _secret_values(data.get("secrets") or (), values, environ)
     return Submission(spec=data, code=code, files=files, secrets=secret_values)
 
@@ -139,18 +139,30 @@ def _placed(spec: Mapping[str, Any], code: Path | None, base: Path) -> dict[str,
     return dict(spec) if script is None else {**spec, "script": _script(script, folder)}
 
 
-def _with_framework(spec: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """What it trains with, if it does not say so itself: told from the command and what its script imports."""
-    if spec.get("framework") is not None:
-        return dict(spec)
+def _with_findings(spec: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """What it trains with and which experiment it is in, if it does not say so itself: told from the command and the
+    source of its script."""
+    from windlass.core.chosenexperiment import chosen_experiment
     from windlass.core.frameworks import detect_framework, script_of
 
     argv, recipe = _words(spec), spec.get("recipe")
     script = _recipe_path(recipe) if recipe else script_of(argv)
     path = folder / script if script is not None else None
     source = path.read_bytes() if path is not None and path.is_file() else None
-    found = detect_framework(argv, source)
-    return dict(spec) if found is None else {**spec, "framework": found.value}
+    found = dict(spec)
+    if spec.get("framework") is None and (framework := detect_framework(argv, source)) is not None:
+        found["framework"] = framework.value
+    if source is not None and _may_choose(spec) and (experiment := chosen_experiment(source)) is not None:
+        found["experiment"] = experiment
+    return found
+
+
+def _may_choose(spec: Mapping[str, Any]) -> bool:
+    """Whether nobody has chosen where MLflow's client logs to."""
+    from windlass.core.chosenexperiment import CHOICES, TRACKING_URI
+
+    set_already = {*(spec.get("env") or ()), *(spec.get("secrets") or ())}
+    return spec.get("experiment") is None and set_already.isdisjoint((*CHOICES, TRACKING_URI))
 
 
 def _recipe_path(recipe: str) -> str:

@@ -48,11 +48,16 @@ def experiment_of_project(tx: Connection, project: str, *, now_ms: int) -> int:
     """Made when it is first needed."""
     if project in (DEFAULT_PROJECT, DEFAULT_NAME):
         return DEFAULT_ID
-    number = _number_of(tx, project)
+    return experiment_named(tx, project, now_ms=now_ms)
+
+
+def experiment_named(tx: Connection, name: str, *, now_ms: int) -> int:
+    """Made when it is first needed."""
+    number = _number_of(tx, name)
     if number is None:
-        number = put_experiment(tx, project, None, (), now_ms=now_ms)
+        number = put_experiment(tx, name, None, (), now_ms=now_ms)
     if number is None:  # somebody else has made it just now
-        number = _number_of(tx, project)
+        number = _number_of(tx, name)
     assert number is not None
     return number
 

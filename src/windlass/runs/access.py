@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 from sqlalchemy import select
 
+from windlass.core.chosenexperiment import CHOICES, TRACKING_URI
 from windlass.core.clock import Clock
 from windlass.core.ids import RUN_ID
 from windlass.db.database import Database
@@ -23,8 +24,6 @@ _PURPOSE = "windlass run tokens 1"
 _AFTERWARDS_S = 3_600.0  # what was logged last may be sent after the end
 _REMEMBERED_S = 10.0
 _MOST_REMEMBERED = 10_000
-# Who sets one of these wants runs of their own, not the run that they are.
-_CHOICES = ("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME")
 _CREDENTIALS = ("MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_USERNAME")
 
 
@@ -88,13 +87,13 @@ class TrackingAccess:
         plans, and masked in logs. Where nothing can be sealed they go with the others. `own`: what its user has set,
         which wins: a tracking server of theirs, an experiment, a run."""
         url = self._url(engine_type)
-        if url is None or "MLFLOW_TRACKING_URI" in own:
+        if url is None or TRACKING_URI in own:
             return {}, {}
-        told: dict[str, str] = {"MLFLOW_TRACKING_URI": url}
+        told: dict[str, str] = {TRACKING_URI: url}
         secret: dict[str, str] = {}
         if self._tokens is not None and not any(name in own for name in _CREDENTIALS):
             (secret if self._tokens.may_be_sealed else told)["MLFLOW_TRACKING_TOKEN"] = self._tokens.token(run.id)
-        if not any(name in own for name in _CHOICES):
+        if not any(name in own for name in CHOICES):  # else they want runs of their own, not the run that they are
             with self._db.read() as tx:
                 mine = select(tracked_runs.c.experiment_id).where(tracked_runs.c.id == run.id)
                 number = tx.execute(mine).scalar()

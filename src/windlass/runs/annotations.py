@@ -19,8 +19,9 @@ from windlass.experiments.rules import LONGEST_EXPERIMENT_TAG, LONGEST_KEY, LONG
 from windlass.experiments.runservice import TrackedRunService
 from windlass.experiments.runstore import load_active, load_tag
 from windlass.experiments.service import ExperimentService
-from windlass.experiments.tables import IS_GROUP, experiments, run_tags, tracked_runs
+from windlass.experiments.tables import IS_GROUP, run_tags, tracked_runs
 from windlass.experiments.types import NOTE, Pair
+from windlass.runs.belonging import project_of_run, same_project, with_projects
 from windlass.wire.annotations import GroupView, NoteView, TagsView
 from windlass.wire.spec import GROUP, check_group
 
@@ -122,9 +123,7 @@ class Annotations:
 def groups_query(project: str | None) -> Select[Any]:
     """(name, how many runs, the start of the newest)."""
     newest = func.max(tracked_runs.c.start_ms)
-    joined = run_tags.join(tracked_runs, tracked_runs.c.id == run_tags.c.run_id).join(
-        experiments, experiments.c.id == tracked_runs.c.experiment_id
-    )
+    joined = with_projects(run_tags.join(tracked_runs, tracked_runs.c.id == run_tags.c.run_id))
     query = (
         select(run_tags.c.value, func.count(), newest)
         .select_from(joined)
@@ -133,7 +132,7 @@ def groups_query(project: str | None) -> Select[Any]:
         .order_by(newest.desc(), run_tags.c.value)
         .limit(_MOST_GROUPS)
     )
-    return query if project is None else query.where(experiments.c.name == _experiment_name(project))
+    return query if project is None else query.where(project_of_run == same_project(project))
 
 
 def _experiment_name(project: str) -> str:

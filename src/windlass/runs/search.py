@@ -16,7 +16,6 @@ from windlass.core.errors import InvalidInput
 from windlass.core.names import unknown
 from windlass.core.paging import offset_of, page_token
 from windlass.core.quantities import parse_duration
-from windlass.experiments.catalogue import DEFAULT_ID, DEFAULT_NAME, DEFAULT_PROJECT
 from windlass.experiments.language import (
     MEMBERSHIP,
     NUMERIC,
@@ -31,6 +30,7 @@ from windlass.experiments.matching import Dialect, compare
 from windlass.experiments.runsearch import KINDS, condition_of
 from windlass.experiments.tables import experiments, run_params, run_tags, tracked_runs
 from windlass.experiments.types import NOTE
+from windlass.runs.belonging import project_of_run, same_project, with_projects
 from windlass.runs.bulk import in_parts
 from windlass.runs.searchwords import explain_unreadable, load_remarks
 from windlass.runs.states import STATE_OF_STATUS
@@ -43,9 +43,6 @@ from windlass.wire.spec import GROUP
 _STATE = func.coalesce(
     runs.c.state, case(STATE_OF_STATUS, value=tracked_runs.c.status, else_=func.lower(tracked_runs.c.status))
 )
-# MLflow's first experiment is the project `default`, whatever either is called.
-_IS_DEFAULT = tracked_runs.c.experiment_id == DEFAULT_ID
-_PROJECT = case((_IS_DEFAULT, DEFAULT_PROJECT), else_=func.coalesce(runs.c.project, experiments.c.name))
 _STARTED = func.coalesce(runs.c.started_at, tracked_runs.c.start_ms / 1000.0)
 _ENDED = func.coalesce(runs.c.ended_at, tracked_runs.c.end_ms / 1000.0)
 _SUBMITTED = func.coalesce(runs.c.submitted_at, tracked_runs.c.start_ms / 1000.0)
@@ -54,7 +51,8 @@ _TEXTS: Mapping[str, ColumnElement[Any]] = {
     "id": tracked_runs.c.id,
     "name": tracked_runs.c.name,
     "state": _STATE,
-    "project": _PROJECT,
+    "project": project_of_run,
+    "experiment": experiments.c.name,
     "user": tracked_runs.c.user,
 }
 _TIMES: Mapping[str, ColumnElement[Any]] = {"submitted": _SUBMITTED, "started": _STARTED, "ended": _ENDED}
@@ -70,15 +68,14 @@ _TAGS = {"group": GROUP, "note": NOTE}  # tags that have a plain name
 _HELD = {"parameter": run_params, "tag": run_tags}
 _EXAMPLE = "write comparisons joined by `and`: metrics.loss < 0.5 and params.lr = '0.1' and state = 'succeeded'"
 _KINDS = ("metrics", "params", "tags", "datasets")
-_JOINED: Any = tracked_runs.outerjoin(runs, runs.c.id == tracked_runs.c.id).outerjoin(
-    experiments, experiments.c.id == tracked_runs.c.experiment_id
-)
+_JOINED = with_projects(tracked_runs)
 _COLUMNS = (
     tracked_runs.c.id,
     tracked_runs.c.name,
     tracked_runs.c.user,
     _STATE.label("state"),
-    _PROJECT.label("project"),
+    project_of_run.label("project"),
+    experiments.c.name.label("experiment"),
     _SUBMITTED.label("submitted_at"),
     _STARTED.label("started_at"),
     _ENDED.label("ended_at"),
@@ -104,7 +101,7 @@ def search(
     clauses, orders = _read(where, order)
     query = _query(where, clauses, orders, dialect=tx.dialect.name, now=now)
     if project is not None:
-        query = query.where(_TEXTS["project"] == _same_project(project))
+        query = query.where(_TEXTS["project"] == same_project(project))
     rows = tx.execute(query.offset(offset).limit(limit + 1)).all()
     by = [name for name, _ in orders]
     remarks = [] if offset else load_remarks(tx, clauses, by, project=project, is_empty=not rows)
@@ -222,11 +219,7 @@ def _condition(clause: Clause, dialect: Dialect, now: float) -> ColumnElement[bo
 def _checked(key: str, text: str) -> str:
     if key == "state" and text not in set(RunState):
         raise InvalidInput(unknown("state", text, list(RunState)))
-    return _same_project(text) if key == "project" else text
-
-
-def _same_project(project: str) -> str:
-    return DEFAULT_PROJECT if project == DEFAULT_NAME else project
+    return same_project(text) if key == "project" else text
 
 
 def _meant(name: Name) -> Name:
@@ -287,6 +280,7 @@ def _found(
         name=row.name,
         state=row.state,
         project=row.project or "",
+        experiment=row.experiment,
         user=row.user or None,
         submitted_at=row.submitted_at,
         started_at=row.started_at,

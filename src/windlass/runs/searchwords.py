@@ -24,7 +24,7 @@ _LOOKED_AT = 500  # of the newest runs: what they have is what can be meant
 _QUOTED = re.compile(r"""'[^']*'|"[^"]*"|`[^`]*`""")
 _OR = re.compile(r"\bor\b|\|\|", re.IGNORECASE)
 _BARE = re.compile(
-    r"(?:\b(?:params?|parameters?|tags?)\.\S+|\b(?:state|project|name|id|user|group|note))"
+    r"(?:\b(?:params?|parameters?|tags?)\.\S+|\b(?:state|project|experiment|name|id|user|group|note))"
     r"\s*(?:!=|<>|=|\b(?:i?like)\b)\s*(?P<value>[^\s'\"`(=]+)",
     re.IGNORECASE,
 )
@@ -59,15 +59,17 @@ def _blank(quoted: re.Match[str]) -> str:
 def load_remarks(
     tx: Connection, clauses: Sequence[Clause], orders: Sequence[Name], *, project: str | None, is_empty: bool
 ) -> list[str]:
-    """Names of the order that no run has; if nothing was found also those of the comparisons, and projects and groups
-    that there are not."""
+    """Names of the order that no run has; if nothing was found also those of the comparisons, and projects, experiments
+    and groups that there are not."""
     names = [*orders, *((clause.name for clause in clauses if clause.op != "IS NULL") if is_empty else ())]
     told = [_of_name(tx, name) for name in dict.fromkeys(names)]
     if is_empty:
         equal = [(clause.name, clause.words("text")) for clause in clauses if _is_same_text(clause)]
         projects = [value for name, value in equal if _plain(name) == "project"]
+        chosen = [value for name, value in equal if _plain(name) == "experiment"]
         groups = [value for name, value in equal if _plain(name) == GROUP]
         told += [_of_project(tx, value) for value in dict.fromkeys([*([project] if project else []), *projects])]
+        told += [_of_experiment(tx, value) for value in dict.fromkeys(chosen)]
         told += [_of_group(tx, value) for value in dict.fromkeys(groups)]
     return [remark for remark in told if remark is not None]
 
@@ -95,10 +97,19 @@ def _of_name(tx: Connection, name: Name) -> str | None:
 
 
 def _of_project(tx: Connection, project: str) -> str | None:
-    known = {DEFAULT_PROJECT, *tx.execute(select(experiments.c.name).where(experiments.c.stage == "active")).scalars()}
+    known = {DEFAULT_PROJECT, *_experiments(tx)}
     known |= set(tx.execute(select(runs.c.project).distinct().limit(_LOOKED_AT)).scalars())
     known -= {"Default"}
     return None if project in known else missing("there is no project", project, known)
+
+
+def _of_experiment(tx: Connection, experiment: str) -> str | None:
+    known = _experiments(tx)
+    return None if experiment in known else missing("there is no experiment", experiment, known)
+
+
+def _experiments(tx: Connection) -> set[str]:
+    return set(tx.execute(select(experiments.c.name).where(experiments.c.stage == "active")).scalars())
 
 
 def _of_group(tx: Connection, group: str) -> str | None:

@@ -40,6 +40,7 @@ from windlass.runs.submission import (
     new_run,
     request_digest,
 )
+from windlass.runs.tracked import check_experiment
 from windlass.runs.types import EventKind, RunState
 from windlass.runs.why import explain_run
 from windlass.scheduling.engines import load_engines
@@ -366,6 +367,7 @@ class RunService:
     def _insert(self, row: dict[str, Any], *, message: str, now: float, seal: Callable[[Connection], None]) -> None:
         with self._db.write() as tx:
             check_queue(tx, row, self._rules)
+            check_experiment(tx, row["spec"].get("experiment"))
             store.insert_run(tx, row)
             store.record_event(tx, row["id"], EventKind.SUBMITTED, at=now, message=message)
             insert_rules(tx, row["id"], row["spec"].get("rules") or ())

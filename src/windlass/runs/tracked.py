@@ -9,10 +9,11 @@ from typing import Any
 
 from sqlalchemy import Connection, case, or_, select, update
 
+from windlass.core.errors import InvalidInput
 from windlass.core.wanted import PLAN_TAG
 from windlass.db.database import Database
 from windlass.experiments import runstore
-from windlass.experiments.catalogue import experiment_of_project
+from windlass.experiments.catalogue import experiment_named, experiment_of_project, load_named
 from windlass.experiments.locations import own_location, run_location
 from windlass.experiments.rules import LONGEST_KEY, LONGEST_PARAM, LONGEST_TAG
 from windlass.experiments.tables import tracked_runs
@@ -39,6 +40,15 @@ _BEHIND = (
     .where(or_(tracked_runs.c.id.is_(None), tracked_runs.c.status != case(_BY_STATE, value=runs.c.state)))
     .order_by(runs.c.id)
 )
+
+
+def check_experiment(tx: Connection, name: str | None) -> None:
+    """Raises InvalidInput for one that is deleted: MLflow's client would refuse it when the script has begun."""
+    if name is not None and (found := load_named(tx, name)) is not None and found.stage != Stage.ACTIVE:
+        raise InvalidInput(
+            f"the experiment '{name}' is deleted",
+            hint="restore it (`mlflow experiments restore`), or choose another by `experiment: NAME`",
+        )
 
 
 def insert_tracked(tx: Connection, row: Mapping[str, Any]) -> None:
@@ -79,7 +89,11 @@ def _moment(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _info(tx: Connection, row: Mapping[str, Any]) -> RunInfo:
-    number = experiment_of_project(tx, row["project"], now_ms=int(row["submitted_at"] * 1000))
+    now_ms, name = int(row["submitted_at"] * 1000), row["spec"].get("experiment")
+    if name is None:
+        number = experiment_of_project(tx, row["project"], now_ms=now_ms)
+    else:
+        number = experiment_named(tx, name, now_ms=now_ms)
     return RunInfo(
         id=row["id"],
         experiment_id=number,

@@ -16,6 +16,7 @@ FACTS = (
     "name",
     "state",
     "project",
+    "experiment",
     "user",
     "submitted_at",
     "started_at",
@@ -48,6 +49,7 @@ class FoundRun(Wire):
     name: str
     state: str
     project: str
+    experiment: str | None = None
     user: str | None = None
     submitted_at: float | None = None
     started_at: float | None = None

@@ -126,6 +126,9 @@ class RunSpec(StrictModel):
     roles: RolesSpec = Field(default_factory=dict, max_length=100, description="groups of processes of one gang")
     elastic: ElasticSpec | None = Field(None, description="a range of nodes, of which it takes what is free")
     framework: Framework | None = Field(None, description="what it trains with; found out where it can be")
+    experiment: Annotated[Text, Field(min_length=1, max_length=500)] | None = Field(
+        None, description="the experiment it is in, as MLflow's clients see it; default its project's"
+    )
     params: dict[Name, ParamValue] = Field(default_factory=dict)
     env: dict[EnvName, Annotated[Text, BeforeValidator(_env_text)]] = Field(default_factory=dict)
     secrets: list[EnvName] = Field(

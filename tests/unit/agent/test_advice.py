@@ -20,7 +20,7 @@ OTHER = (
 @pytest.mark.parametrize(
     ("error", "advised"),
     [
-        (OTHER, "--env MLFLOW_EXPERIMENT_NAME=NAME"),
+        (OTHER, "--experiment NAME"),
         ("RuntimeError: No CUDA GPUs are available", "--gpus 1"),
         ("ValueError: active experiment", None),
     ],

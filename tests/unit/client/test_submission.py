@@ -136,6 +136,14 @@ def test_the_framework_is_found_in_the_script_unless_it_is_given(project: Path) 
     assert spec_of(assemble(None, {"command": "echo hi", "code": str(project)})).framework is None
 
 
+def test_the_experiment_is_found_in_the_script_unless_somebody_has_chosen(project: Path) -> None:
+    (project / "train.py").write_text("import mlflow\nmlflow.set_experiment('vision')\n")
+    assert spec_of(assemble(project / "spec.yaml", {})).experiment == "vision"
+    assert spec_of(assemble(project / "spec.yaml", {"experiment": "mine"})).experiment == "mine"
+    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_NAME"):
+        assert spec_of(assemble(project / "spec.yaml", {"env": {name: "x"}})).experiment is None
+
+
 def test_a_recipe_brings_the_parts_of_windlass_that_jobs_need(project: Path) -> None:
     made = assemble(project / "spec.yaml", {"recipe": "classifier"})
     assert made.files is not None

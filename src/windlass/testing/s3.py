@@ -22,6 +22,7 @@ from windlass.agent.ports import free_port, free_ports
 from windlass.wire.config import BlobsSection
 
 _LOOK_EVERY_S = 0.05
+_SOCKETS = Path("/tmp")  # wherever its data are
 _READY_WITHIN_S = 60.0
 _BUCKET = "windlass"
 _PARTS = ("master", "volume", "filer")
@@ -91,9 +92,16 @@ class S3Server:
             self._process.kill()
             self._process.wait()
             self._process = None
+            self._remove_sockets()
         if self._log is not None:
             self._log.close()
             self._log = None
+
+    def _remove_sockets(self) -> None:
+        """Named by its ports, which are no others' meanwhile; it would remove them at an ordinary end."""
+        for port in (self.port, *self._ports().values()):
+            for path in _SOCKETS.glob(f"seaweedfs-*-{port}.sock"):
+                path.unlink(missing_ok=True)
 
     def _ports(self) -> dict[str, int]:
         """Kept in the folder, so that a second start has the same."""

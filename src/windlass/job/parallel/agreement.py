@@ -5,44 +5,92 @@ Without it, a wrong shape on one rank is a hang or a broken connection on all ot
 
 from __future__ import annotations
 
+import cmath
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from windlass.core.plan import Plan
 from windlass.job.failures import RanksDisagree
 from windlass.job.parallel.batch import tensors_of
 
 _ROUNDING = 1e-6
-_BEGINNING = 256  # elements that tell one batch from another
+_LOOKED_AT = 256  # elements that tell one batch from another
+_SAME = 1e-4  # of the largest: elements that differ by less are the same
+_BY_ORDER = "job.order(..., parallel=parallel) knows who reads what"
 
 
 def agree_on_model(model: nn.Module, plan: Plan) -> None:
     """RanksDisagree unless all have the same plan and parameters of the same names, shapes and types."""
+    if plan.world_size == 1:
+        return
     mine = [("plan", str(plan))]
     mine += [(name, f"{tuple(p.shape)} {p.dtype}") for name, p in model.named_parameters()]
-    _compare(mine, plan.world_size, "model")
-
-
-def agree_on_batch(
-    inputs: Any, targets: Any, plan: Plan, share: float | None = None, data_rank: int | None = None
-) -> None:
-    """RanksDisagree unless all read batches of one shape: a mean of means counts on it, and so do the stages. With
-    shares, parts may differ in their number of samples, and the shares must add up to the whole batch."""
-    said = [*tensors_of(inputs, "inputs"), *tensors_of(targets, "targets")]
-    mine = [("share", "given" if share is not None else "not given")]
-    mine += [(what, f"{tuple(value.shape[share is not None :])} {value.dtype}") for what, value in said]
-    _compare(mine, plan.world_size, "batch")
-    if share is None or plan.world_size == 1:
-        return
-    sizes = {what: value.shape[0] for what, value in said if value.dim()}
     everyone: list[Any] = [None] * plan.world_size
-    dist.all_gather_object(everyone, (data_rank, share, sizes))
-    parts = {reader: (part, rows) for reader, part, rows in everyone}
+    dist.all_gather_object(everyone, mine)
+    _check_alike(everyone, "model")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What one process says of its first batch."""
+
+    data_rank: int  # which part of every batch it reads
+    share: float | None
+    shapes: list[tuple[str, str]]
+    rows: dict[str, int]
+    looks: dict[str, list[Any]]  # some elements of each tensor that may tell its batch from others
+
+
+def tell_batch(inputs: Any, targets: Any, plan: Plan, data_rank: int, share: float | None = None) -> list[Told]:
+    """What all processes say of their batches, by rank: each judges the same, and all refuse or none."""
+    said = [*tensors_of(inputs, "inputs"), *tensors_of(targets, "targets")]
+    looks = {what: _look(value) for what, value in said if value.layout is torch.strided}
+    mine = Told(
+        data_rank=data_rank,
+        share=share,
+        shapes=[
+            ("share", "given" if share is not None else "not given"),
+            *((what, f"{tuple(value.shape[share is not None :])} {value.dtype}") for what, value in said),
+        ],
+        rows={what: value.shape[0] for what, value in said if value.dim()},
+        looks={what: seen for what, seen in looks.items() if len(set(seen)) > 1},  # zeros tell nothing
+    )
+    everyone: list[Any] = [None] * plan.world_size
+    dist.all_gather_object(everyone, mine)
+    return everyone
+
+
+def check_batches(everyone: Sequence[Told], plan: Plan) -> None:
+    """RanksDisagree unless all read batches of one shape: a mean of means counts on it, and so do the stages. With
+    shares, parts may differ in their number of samples, and the shares must add up to the whole batch. Who works on the
+    same part must have the same."""
+    _check_alike([told.shapes for told in everyone], "batch")
+    _check_shares(everyone, plan)
+    _check_readers(everyone, plan)
+
+
+def is_read_twice(everyone: Sequence[Told]) -> bool:
+    """Whether processes that should read different parts of a batch have the same one."""
+    parts: dict[int, dict[str, list[Any]]] = {}
+    for told in everyone:
+        parts[told.data_rank] = told.looks | parts.get(told.data_rank, {})
+    return all(parts.values()) and len({repr(sorted(part.items())) for part in parts.values()}) < len(parts)
+
+
+def _check_shares(everyone: Sequence[Told], plan: Plan) -> None:
+    given = [(told.data_rank, told.share, told.rows) for told in everyone if told.share is not None]
+    if not given:
+        return
+    _, share, sizes = given[0]
+    parts = {reader: (part, rows) for reader, part, rows in given}
     whole = sum(part for part, _ in parts.values())
-    alike = all((part, rows) == parts[reader] for reader, part, rows in everyone)
+    alike = all((part, rows) == parts[reader] for reader, part, rows in given)
     fair = all(
         abs(rows[what] * share - sizes[what] * part) < _ROUNDING * rows[what]
         for part, rows in parts.values()
@@ -50,24 +98,43 @@ def agree_on_batch(
     )
     if not (alike and fair and abs(whole - 1.0) < _ROUNDING):
         told = ", ".join(f"{rows} as {part:.4g} of it" for part, rows in parts.values())
-        raise RanksDisagree(f"the parts of the batch do not make a whole: {told}; shares are samples / samples of all")
+        same = f", and under {_grouping(plan)} several ranks read the same part: {_BY_ORDER}"
+        raise RanksDisagree(
+            f"the parts of the batch do not make a whole: {told}; shares are samples / samples of all"
+            + (same if plan.copies < plan.world_size else "")
+        )
 
 
-def is_read_twice(inputs: Any, targets: Any, plan: Plan, data_rank: int) -> bool:
-    """Whether processes that should read different parts of a batch have the same one."""
-    if plan.copies == 1:
-        return False
-    beginnings = [value.flatten()[:_BEGINNING].tolist() for _, value in _strided(inputs, targets)]
-    said = repr(beginnings) if any(len(set(numbers)) > 1 for numbers in beginnings) else None  # zeros tell nothing
-    everyone: list[Any] = [None] * plan.world_size
-    dist.all_gather_object(everyone, (data_rank, said))
-    parts = dict(everyone)
-    return None not in parts.values() and len(set(parts.values())) < len(parts)
+def _check_readers(everyone: Sequence[Told], plan: Plan) -> None:
+    first: dict[tuple[int, str], tuple[int, list[Any]]] = {}
+    for rank, told in enumerate(everyone):
+        for what, seen in told.looks.items():
+            other, theirs = first.setdefault((told.data_rank, what), (rank, seen))
+            if other != rank and _differs(seen, theirs):
+                raise RanksDisagree(
+                    f"rank {rank} has other {what} than rank {other}, and under {_grouping(plan)} both work on part "
+                    f"{told.data_rank} of {plan.copies} of every batch (parallel.data_rank of parallel.data_world); "
+                    f"{_BY_ORDER}, and so does DistributedSampler(data, parallel.data_world, parallel.data_rank)"
+                )
 
 
-def _strided(inputs: Any, targets: Any) -> list[tuple[str, torch.Tensor]]:
-    tensors = [*tensors_of(inputs, "inputs"), *tensors_of(targets, "targets")]
-    return [(name, value) for name, value in tensors if value.layout is torch.strided]
+def _look(value: Tensor) -> list[Any]:
+    """Elements from all over it, at the same places for all processes."""
+    elements = value.detach().flatten()
+    if len(elements) > _LOOKED_AT:
+        elements = elements[random.Random(0).sample(range(len(elements)), _LOOKED_AT)]
+    seen: list[Any] = elements.tolist()
+    return seen
+
+
+def _differs(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    """By more than arithmetic on other machines makes of the same data. What is no number tells nothing."""
+    largest = max((abs(number) for number in (*one, *other) if cmath.isfinite(number)), default=0.0)
+    return any(abs(mine - theirs) > _SAME * largest for mine, theirs in zip(one, other, strict=True))
+
+
+def _grouping(plan: Plan) -> str:
+    return ", ".join(f"{name}={size}" for name in ("tensor", "pipeline") if (size := getattr(plan, name)) > 1)
 
 
 class Rows:
@@ -110,11 +177,7 @@ def share_weights(model: nn.Module, plan: Plan) -> None:
         dist.broadcast(tensor.detach(), src=0)
 
 
-def _compare(mine: list[tuple[str, str]], world_size: int, what: str) -> None:
-    if world_size == 1:
-        return
-    everyone: list[list[tuple[str, str]]] = [[] for _ in range(world_size)]
-    dist.all_gather_object(everyone, mine)
+def _check_alike(everyone: Sequence[list[tuple[str, str]]], what: str) -> None:
     for rank, theirs in enumerate(everyone):
         if theirs != everyone[0]:
             raise RanksDisagree(f"rank {rank} has another {what} than rank 0: {_difference(theirs, everyone[0])}")

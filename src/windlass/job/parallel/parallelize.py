@@ -19,7 +19,14 @@ from windlass.core.plan import InvalidPlan, Plan, Precision
 from windlass.job.accounting.health import Health
 from windlass.job.failures import begin_step
 from windlass.job.fp8 import apply_fp8
-from windlass.job.parallel.agreement import Rows, agree_on_batch, agree_on_model, is_read_twice, share_weights
+from windlass.job.parallel.agreement import (
+    Rows,
+    agree_on_model,
+    check_batches,
+    is_read_twice,
+    share_weights,
+    tell_batch,
+)
 from windlass.job.parallel.batch import check_rows, cut, rows_of
 from windlass.job.parallel.choice import choose
 from windlass.job.parallel.copies import Copies, apply_copies
@@ -38,8 +45,9 @@ from windlass.job.session import session
 
 _SAME_DATA = (
     "ranks begin with the same batch, so they learn from the same samples: each is to read its own part "
-    "(parallel.data_rank of parallel.data_world), as a DataLoader does with batch_sampler=job.order(...) or with a "
-    "DistributedSampler, and data that is made by a function of `parallel`"
+    "(parallel.data_rank of parallel.data_world), as a DataLoader does with "
+    "batch_sampler=job.order(..., parallel=parallel) or sampler=DistributedSampler(data, parallel.data_world, "
+    "parallel.data_rank), and data that is made by a function of `parallel`"
 )
 
 
@@ -247,13 +255,18 @@ class Parallel:
         check_rows(inputs, targets, self.plan.accumulate)
         rows = rows_of(inputs, targets) if share is None else None
         if self._steps == 0:
-            agree_on_batch(inputs, targets, self.plan, share, self.data_rank)
+            if self.plan.world_size > 1:
+                self._compare_batches(inputs, targets, share)
             if rows is not None:
                 self._rows.agree(rows)
-            if is_read_twice(inputs, targets, self.plan, self.data_rank) and self._rank == 0:
-                session().alert("same_data", _SAME_DATA, step=self.health.done + 1)
         self._steps += 1
         return rows
+
+    def _compare_batches(self, inputs: Any, targets: Any, share: float | None) -> None:
+        everyone = tell_batch(inputs, targets, self.plan, self.data_rank, share)
+        check_batches(everyone, self.plan)
+        if is_read_twice(everyone) and self._rank == 0:
+            session().alert("same_data", _SAME_DATA, step=self.health.done + 1)
 
 
 def _compile(part: nn.Module, blocks: list[nn.Module], plan: Plan) -> None:

@@ -257,6 +257,23 @@ def test_alerts_become_events_once_with_the_position_they_were_read_to(
     assert steps(service, run_id) == [8]
 
 
+def test_what_all_ranks_say_is_one_event_of_an_attempt(
+    service: RunService, run_id: str, database: Database, tmp_path: Path
+) -> None:
+    said = {"kind": "nan", "message": "the loss is no number"}
+    for rank in range(3):
+        lines = [{"t": 1.0, "s": 7, "a": {**said, "once": True}}, {"t": 2.0, "s": 7, "a": said}]
+        (tmp_path / metrics_spool(rank)).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for attempt in (1, 2):
+        for spooled in read_spools(run_id, f"{run_id}.{attempt}", [str(tmp_path)], {}):
+            with database.write() as tx:
+                commit_spooled(tx, [spooled], now=0.0)
+    alerts = [event for event in service.events(run_id, after=0).events if event.kind == "alert"]
+    assert [(event.attempt, event.at) for event in alerts] == [
+        (attempt, at) for attempt in (1, 2) for at in (1.0, 2.0, 2.0, 2.0)
+    ]
+
+
 def test_the_plan_that_a_job_tells_is_a_tag_of_the_run(
     service: RunService, run_id: str, database: Database, tmp_path: Path
 ) -> None:

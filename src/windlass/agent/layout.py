@@ -28,9 +28,9 @@ def rank_log(rank: int) -> str:
 
 def metrics_spool(rank: int) -> str:
     """What a rank logged, one JSON object a line: a point, {"t": time, "s": step?, "n": total steps?, "m": {...}}; an
-    alert, {"t": time, "s": step?, "a": {"kind": ..., "message": ...}}; the plan it trains by, {"t": time, "p":
-    "data=2"}; or a note of checkpoints, {"t": time, "s": step?, "c": ...} with {"folder": ..., ...}, {"removed":
-    folder}, {"corrupt": folder, "why": ...} or {"root": folder, "there": [folder, ...]}."""
+    alert, {"t": time, "s": step?, "a": {"kind": ..., "message": ..., "once": of all ranks?}}; the plan it trains by,
+    {"t": time, "p": "data=2"}; or a note of checkpoints, {"t": time, "s": step?, "c": ...} with {"folder": ..., ...},
+    {"removed": folder}, {"corrupt": folder, "why": ...} or {"root": folder, "there": [folder, ...]}."""
     return "metrics-%d.jsonl" % rank
 
 

@@ -126,7 +126,8 @@ class Session:
         if self._spool is not None:
             self._spool.add(Measured(time.time(), step, None, dict(values)))
 
-    def alert(self, kind: str, message: str, step: int | None = None) -> None:
+    def alert(self, kind: str, message: str, step: int | None = None, *, once: bool = False) -> None:
+        """`once`: other processes may raise it in the same words, and the record is to have it once."""
         if not isinstance(kind, str) or not 0 < len(kind) <= _LONGEST_KIND or not kind.isprintable():
             raise ValueError(f"{kind!r:.80} is no kind of alert: write 1 to {_LONGEST_KIND} printable characters")
         number = None if step is None else count_of("step", step)
@@ -137,7 +138,7 @@ class Session:
         if self._spool is None:
             print(f"windlass: {kind}: {text}", file=sys.stderr)
         else:
-            self._spool.add(Alert(time.time(), number, kind, text))
+            self._spool.add(Alert(time.time(), number, kind, text, once))
             self._spool.flush()  # what is wrong enough to be told may end the process next
 
     def note_plan(self, plan: Plan) -> None:

@@ -25,6 +25,7 @@ class Alert(NamedTuple):
     step: int | None
     kind: str
     message: str
+    once: bool = False  # however many processes raise it
 
 
 class Measured(NamedTuple):
@@ -213,7 +214,9 @@ def _logged(record: Record) -> dict[str, float]:
 
 def _render(record: Record) -> str:
     if isinstance(record, Alert):
-        said = {"kind": record.kind, "message": record.message}
+        said: dict[str, object] = {"kind": record.kind, "message": record.message}
+        if record.once:
+            said["once"] = True
         return _encode({"t": round(record.at, 6), "s": record.step, "a": said}) + "\n"
     if isinstance(record, SaveNote):
         return _encode({"t": round(record.at, 6), "s": record.step, "c": record.said}) + "\n"

@@ -396,6 +396,13 @@ def _record_events(tx: Connection, rows: Sequence[dict[str, Any]]) -> None:
         put_events(tx, announcements(rows))
 
 
+def has_event(tx: Connection, run_id: str, kind: EventKind, *, attempt: int, message: str) -> bool:
+    found = select(events.c.seq).where(
+        events.c.run_id == run_id, events.c.kind == kind, events.c.attempt == attempt, events.c.message == message
+    )
+    return tx.execute(found.limit(1)).first() is not None
+
+
 def load_events(tx: Connection, run_id: str, *, after: int = 0, limit: int = 1_000) -> list[Any]:
     query = select(events).where(events.c.run_id == run_id, events.c.seq > after).order_by(events.c.seq).limit(limit)
     return list(tx.execute(query))

@@ -36,6 +36,7 @@ class Alert:
     step: int | None
     kind: str
     message: str
+    once: bool = False  # other processes may say the same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,6 +234,7 @@ def _read(line: bytes) -> MetricPoint | Alert | PlanNote | SaveNote | None:
                 step=_int(data.get("s")),
                 kind=kind[:_LONGEST_KIND],
                 message=message[:_LONGEST_TEXT],
+                once=data["a"].get("once") is True,
             )
         if "p" in data:
             return PlanNote(text=storable_text(str(data["p"]))[:_LONGEST_TEXT])

@@ -34,12 +34,12 @@ def test_kinds_without_end_share_an_allowance() -> None:
 def test_an_alert_is_in_the_spool_when_the_call_returns(tmp_path: Path) -> None:
     session = Session({"WINDLASS_NODE_DIR": str(tmp_path), "RANK": "3", "WINDLASS_RUN_ID": "r-1"})
     session.log(1, None, {"loss": 1.0})
-    session.alert("nan", "the loss is\nno number", 7)
+    session.alert("nan", "the loss is\nno number", 7, once=True)
     data = (tmp_path / "metrics-3.jsonl").read_bytes()
     chunk = parse_spool(data, 0)
     (point,), (alert,) = chunk.points, chunk.alerts
     assert isinstance(point, MetricPoint)
-    assert (alert.kind, alert.message, alert.step) == ("nan", "the loss is\nno number", 7)
+    assert (alert.kind, alert.message, alert.step, alert.once) == ("nan", "the loss is\nno number", 7, True)
     assert (chunk.bad_lines, chunk.next_position) == (0, len(data))
 
 

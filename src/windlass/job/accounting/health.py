@@ -2,6 +2,7 @@
 
 An optimizer that must know of a gradient before it applies it has its norm judged first. Of everything else, the meter
 learns some steps later. All processes see the same numbers, so that they decide the same; the first one tells of it.
+Where they stop, each of them tells, and the record has it once: whoever comes to it first ends the others.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ class Health:
     """Of the training of one model."""
 
     def __init__(
-        self, policy: OnNan, *, explode: float | None = EXPLODE, alert: Callable[..., None] | None = None
+        self, policy: OnNan, *, alert: Callable[..., None], explode: float | None = EXPLODE, is_main: bool = True
     ) -> None:
         self.policy = policy
         self.watch = Watch(explode)
-        self._alert = alert
+        self._alert, self._is_main = alert, is_main
         self.done = 0  # steps that are over
         self.is_metered = False  # somebody counts them
 
@@ -51,5 +52,6 @@ class Health:
         return finding
 
     def _tell(self, finding: Finding) -> None:
-        if finding.new_episode and self._alert is not None:
-            self._alert(finding.kind, finding.message, step=finding.step)
+        stops = self.policy is OnNan.STOP
+        if finding.new_episode and (self._is_main or stops):
+            self._alert(finding.kind, finding.message, step=finding.step, once=stops)

@@ -307,7 +307,7 @@ def _health_of(model: Any, on_nan: OnNan | str | None, explode: float | None) ->
     health = getattr(model, "health", None)
     if not isinstance(health, Health):
         me = session()
-        return Health(policy or OnNan.GO_ON, explode=explode, alert=me.alert if me.is_main else None)
+        return Health(policy or OnNan.GO_ON, explode=explode, alert=me.alert, is_main=me.is_main)
     health.policy = policy or health.policy
     health.watch.explode = explode
     return health

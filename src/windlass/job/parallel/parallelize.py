@@ -99,7 +99,7 @@ class Parallel:
         place = place_of(process.rank, plan)
         self.data_rank, self.data_world = place.data_rank, place.data_world
         self.loss_scale = LossScale() if plan.precision is Precision.FP16 else None
-        self.health = Health(plan.on_nan, alert=session().alert if process.is_main else None)
+        self.health = Health(plan.on_nan, alert=session().alert, is_main=process.is_main)
         self._loss = loss
         self._rank = process.rank
         self._rows = Rows()

@@ -14,14 +14,16 @@ from windlass.job.accounting.health import Health
 class Told:
     def __init__(self) -> None:
         self.alerts: list[tuple[str, str, int]] = []
+        self.once = False
 
-    def __call__(self, kind: str, message: str, *, step: int) -> None:
+    def __call__(self, kind: str, message: str, *, step: int, once: bool) -> None:
         self.alerts.append((kind, message, step))
+        self.once = once
 
 
-def settled(policy: OnNan) -> tuple[Health, Norms, Told]:
+def settled(policy: OnNan, *, is_main: bool = True) -> tuple[Health, Norms, Told]:
     told, norms = Told(), Norms()
-    health = Health(policy, alert=told)
+    health = Health(policy, alert=told, is_main=is_main)
     for health.done in range(LEAST_STEPS):
         assert health.applies(1.0, norms)
     health.done = LEAST_STEPS
@@ -45,6 +47,26 @@ def test_both_stop_with_one_error(norm: float, words: str) -> None:
     assert str(stopped.value).startswith("step 51: ")
     assert words in str(stopped.value)
     assert len(told.alerts) == 1
+
+
+@pytest.mark.parametrize("is_main", [True, False])
+def test_whoever_stops_has_told_before(is_main: bool) -> None:
+    """The first one may be ended by another's stop before it comes to its own."""
+    health, norms, told = settled(OnNan.STOP, is_main=is_main)
+    with pytest.raises(SickStep):
+        health.applies(math.nan, norms)
+    assert told.alerts == [("nan", "step 51: the gradient's norm is nan", 51)]
+    assert told.once
+    health, norms, told = settled(OnNan.STOP, is_main=is_main)
+    assert health.judge(51, loss=math.nan, grad_norm=None, scaled=False) is not None
+    assert [kind for kind, _, _ in told.alerts] == ["nan"]
+
+
+@pytest.mark.parametrize("policy", [OnNan.GO_ON, OnNan.SKIP])
+def test_who_goes_on_leaves_telling_to_the_first(policy: OnNan) -> None:
+    health, norms, told = settled(policy, is_main=False)
+    health.applies(math.nan, norms)
+    assert told.alerts == []
 
 
 def test_optimizer_and_meter_raise_one_alert_together() -> None:

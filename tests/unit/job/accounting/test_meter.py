@@ -87,7 +87,8 @@ class Loop:
             tell=self.told.append,
         )
 
-    def _alerted(self, kind: str, message: str, *, step: int) -> None:
+    def _alerted(self, kind: str, message: str, *, step: int, once: bool) -> None:
+        del once
         self.alerts.append((kind, message, step))
 
     def step(self, loss: Any = 1.0, seconds: float = 1.0, **metrics: float) -> int:

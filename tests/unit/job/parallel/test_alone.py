@@ -154,7 +154,7 @@ def test_a_gradient_that_explodes_is_skipped_if_asked() -> None:
     parallel = parallelize(small_gpt(), "on_nan=skip")
     inner = optimizer(parallel, torch.optim.SGD, lr=0.0)
     alerts: list[int] = []
-    parallel.health._alert = lambda _kind, _message, *, step: alerts.append(step)
+    parallel.health._alert = lambda _kind, _message, *, step, **_once: alerts.append(step)
     with job.steps(parallel, total=LEAST_STEPS + 1) as steps:
         for number in range(LEAST_STEPS + 1):
             loss = parallel.step(*batch())

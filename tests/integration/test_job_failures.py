@@ -111,6 +111,7 @@ def test_models_of_different_shapes_are_named_on_all_ranks() -> None:
         assert rank.code == 1
         assert "RanksDisagree: rank 1 has another model than rank 0: blocks.4" in rank.said
         assert "and on rank 0 there is none" in rank.said
+        assert "consequence" not in rank.said
 
 
 def test_batches_of_different_shapes_are_named_on_all_ranks() -> None:
@@ -129,6 +130,7 @@ def test_a_plan_that_does_not_fit_is_refused_with_the_numbers_that_would() -> No
     for rank in ranks:
         assert rank.code == 1
         assert "InvalidPlan: plan tensor=3 needs a multiple of 3 processes" in rank.said
+        assert "consequence" not in rank.said
 
 
 def test_ranks_that_finish_one_after_the_other_are_no_failure() -> None:

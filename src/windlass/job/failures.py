@@ -17,6 +17,7 @@ import selectors
 import socket
 import sys
 import threading
+import time
 import traceback
 from types import TracebackType
 
@@ -26,6 +27,10 @@ _ANSWER_S = 3.0
 _LONGEST_REASON = 500
 _LINE = 4096
 _FAREWELL_S = 1.0
+_OWN_WORDS_S = 1.0
+_FAILED = " failed: "
+# What all ranks refuse at the same place, each by itself: no rank's is a consequence of another's.
+_OF_ALL = frozenset(("InvalidPlan", "RanksDisagree", "SickStep"))
 _ENDED, _HEARD = "ended", "heard"
 # In rank 0's process: all have been sent the first failure. If it ended before, some would never hear of it.
 _passed_on = threading.Event()
@@ -53,6 +58,13 @@ def watch(rank: int, address: str, port: int) -> None:
     _watch.start()
 
 
+def is_consequence(reason: str, told: str) -> bool:
+    """Whether a failure follows from another rank's that was told before, as far as their words say."""
+    if reason == told:
+        return False
+    return _kind(reason) != _kind(told) or _kind(told) not in _OF_ALL
+
+
 def begin_step() -> None:
     """This process begins a step that all ranks have part in. RanksDisagree if another one has ended before it."""
     if _watch is not None:
@@ -66,7 +78,8 @@ class _Watch:
         self._connection = connection
         self._first: str | None = None
         self._heard = threading.Event()
-        self._ends = threading.Event()  # by itself, well or not: what others say does not end it any more
+        self._ends = threading.Event()  # by itself or not, well or not: nobody else is to end it any more
+        self._lock = threading.Lock()
         self._answered = threading.Event()
         self._begun = 0  # steps
         self._ended: dict[int, int] = {}  # other ranks that have, after how many steps
@@ -92,16 +105,18 @@ class _Watch:
         previous = sys.excepthook
 
         def report(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
-            self._ends.set()
+            if not self._begins_to_end():
+                time.sleep(2 * _ANSWER_S)  # another thread has said why, and is about to end the process
             # An error of the connection, most likely. By the answer all is known that was told before.
             if self._begun and isinstance(error, RuntimeError) and not isinstance(error, RanksDisagree):
                 self._ask(f"{_HEARD} {self._rank}", _ANSWER_S)
                 if missed := self._missed():
                     cause, error = error, RanksDisagree(missed)
                     kind, error.__cause__ = RanksDisagree, cause
-            first = self._report("".join(traceback.format_exception_only(kind, error)).strip())
+            reason = _in_one_line("".join(traceback.format_exception_only(kind, error)))
+            first = self._report(reason)
             previous(kind, error, where)
-            if first is not None:
+            if first is not None and is_consequence(reason, first.partition(_FAILED)[2]):
                 print(f"windlass: {first}; the error of rank {self._rank} is a consequence", file=sys.stderr)
             self._end()
 
@@ -110,9 +125,15 @@ class _Watch:
         atexit.register(self._leave)
 
     def _leave(self) -> None:
-        if self._begun and not self._ends.is_set():
-            self._ends.set()
+        if self._begun and self._begins_to_end():
             self._ask(f"{_ENDED} {self._rank} {self._begun}", _FAREWELL_S)
+
+    def _begins_to_end(self) -> bool:
+        """Whether it has not begun before, in this or another thread: one of them says why."""
+        with self._lock:
+            begins = not self._ends.is_set()
+            self._ends.set()
+        return begins
 
     def _ask(self, line: str, patience_s: float) -> None:
         """Tell something that comes back when all others have been told."""
@@ -124,7 +145,7 @@ class _Watch:
 
     def _report(self, reason: str) -> str | None:
         """The other rank's failure that came before this one, if any."""
-        mine = f"rank {self._rank} failed: {' '.join(reason.split())[:_LONGEST_REASON]}"
+        mine = f"rank {self._rank}{_FAILED}{_in_one_line(reason)}"
         with contextlib.suppress(OSError):
             self._connection.sendall(mine.encode(errors="replace") + b"\n")
             # The answer also says that the others have been told, which they cannot be once rank 0 is gone.
@@ -140,7 +161,11 @@ class _Watch:
         self._heard.set()
         self._answered.set()  # also if rank 0 has left before it could answer: nobody else will
         # Whether a rank 0 that has left had finished cannot be known from here.
-        if self._first is not None and not self._ends.is_set():
+        if self._first is None:
+            return
+        if _kind(self._first.partition(_FAILED)[2]) in _OF_ALL:
+            self._ends.wait(_OWN_WORDS_S)
+        if self._begins_to_end():
             print(f"windlass: {self._first}; rank {self._rank} ends too", file=sys.stderr)
             self._end()
 
@@ -159,7 +184,7 @@ class _Watch:
     def _end_alone(self) -> None:
         """In a step that can never end. Most backends notice so themselves, and then there is a traceback."""
         missed = self._missed()
-        if not self._ends.wait(_ANSWER_S) and self._first is None:
+        if not self._ends.wait(_ANSWER_S) and self._first is None and self._begins_to_end():
             first = self._report(f"{RanksDisagree.__name__}: {missed}")
             print(f"windlass: {first or missed}; rank {self._rank} ends too", file=sys.stderr)
             self._end()
@@ -210,6 +235,15 @@ def _relay(server: socket.socket) -> None:
                     ready.unregister(sender)
                     del ranks[sender]
                     sender.close()
+
+
+def _in_one_line(reason: str) -> str:
+    return " ".join(reason.split())[:_LONGEST_REASON]
+
+
+def _kind(reason: str) -> str:
+    """The name of the error, without its module's."""
+    return reason.partition(":")[0].rpartition(".")[2]
 
 
 _watch: _Watch | None = None  # one a process, as its connection is

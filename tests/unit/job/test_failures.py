@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import select
 import socket
+import sys
 import threading
 
 import pytest
 
-from windlass.job.failures import RanksDisagree, _Watch
+from windlass.job import failures
+from windlass.job.accounting.anomaly import SickStep
+from windlass.job.failures import RanksDisagree, _Watch, is_consequence
 
 
 @pytest.mark.parametrize("reads", [False, True])
@@ -77,3 +80,85 @@ def test_a_failure_is_heard_after_other_news() -> None:
         theirs.sendall(b"ended 1 5\nrank 2 failed: ValueError: ended\n")
         watch._wait()
         assert (watch._first, watch._ended) == ("rank 2 failed: ValueError: ended", {1: 5})
+
+
+@pytest.mark.parametrize(
+    ("reason", "told", "follows"),
+    [
+        ("ValueError: bad lr", "ValueError: bad lr", False),
+        ("ValueError: bad lr", "ValueError: bad sample 17", True),
+        ("windlass.core.plan.InvalidPlan: tensor=3", "windlass.core.plan.InvalidPlan: tensor=3", False),
+        # Each rank says what it has itself.
+        ("a.RanksDisagree: rank 0 has 8 samples", "a.RanksDisagree: rank 1 has 6 samples", False),
+        ("RuntimeError: Connection closed by peer", "a.SickStep: step 7: the loss is nan", True),
+        ("a.SickStep: step 7: the loss is nan", "RuntimeError: no memory", True),
+    ],
+)
+def test_what_all_refuse_is_no_consequence(reason: str, told: str, follows: bool) -> None:
+    assert is_consequence(reason, told) is follows
+
+
+class Ended(Exception):
+    """In place of the end of the process."""
+
+
+class Watched(_Watch):
+    def _end(self) -> None:
+        raise Ended
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ("SickStep: step 7: the loss is nan", ""),
+        ("KeyError: 'x'", "windlass: rank 2 failed: KeyError: 'x'; the error of rank 0 is a consequence\n"),
+    ],
+)
+def test_a_rank_says_itself_what_all_refuse(
+    told: str, words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[object] = []
+    monkeypatch.setattr(sys, "excepthook", lambda _kind, error, _where: shown.append(error))
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        watch = Watched(0, ours)
+        monkeypatch.setattr(watch, "_wait", watch._heard.set)
+        watch._first = f"rank 2 failed: {told}"
+        watch.start()
+        error = SickStep("step 7: the loss is nan")
+        with pytest.raises(Ended):
+            sys.excepthook(SickStep, error, None)
+        assert shown == [error]
+        assert capsys.readouterr().err == words
+
+
+@pytest.mark.parametrize("told", ["a.SickStep: step 7: the loss is nan", "KeyError: 'x'"])
+def test_a_rank_that_does_not_come_to_it_is_ended(
+    told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failures, "_OWN_WORDS_S", 0.01)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        watch = Watched(0, ours)
+        theirs.sendall(f"rank 2 failed: {told}\n".encode())
+        with pytest.raises(Ended):
+            watch._wait()
+        assert capsys.readouterr().err == f"windlass: rank 2 failed: {told}; rank 0 ends too\n"
+        assert not watch._begins_to_end()  # an error that it comes to now is not told besides
+
+
+def test_a_rank_that_comes_to_it_is_not_ended_by_others(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failures, "_OWN_WORDS_S", 60.0)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        watch = Watched(0, ours)
+        hears = threading.Thread(target=watch._wait)
+        hears.start()
+        theirs.sendall(b"rank 2 failed: a.SickStep: step 7: the loss is nan\n")
+        assert watch._heard.wait(60)
+        assert watch._begins_to_end()
+        hears.join(60)
+        assert not hears.is_alive()
+        assert capsys.readouterr().err == ""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -32,7 +34,7 @@ def whole_weights(
         for name, tensor in state.items():
             if wanted is not None and not wanted(name):
                 continue
-            whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+            whole = _whole(tensor) if isinstance(tensor, DTensor) else tensor
             if _speaks(parallel):
                 here[name] = whole.detach().to("cpu", copy=True)
     if parallel.plan.pipeline > 1:
@@ -40,6 +42,27 @@ def whole_weights(
         dist.gather_object(here, everyone)
         here = {name: tensor for part in everyone or () for name, tensor in part.items()}
     return here if session().is_main else None
+
+
+def _whole(tensor: DTensor) -> Tensor:
+    with _without_advice():
+        return tensor.full_tensor()
+
+
+@contextlib.contextmanager
+def _without_advice() -> Iterator[None]:
+    """Of tensors that are divided in two ways at once PyTorch says that each is put together by two collectives, with
+    results that may differ between ranks. Here nothing is summed, and it happens once."""
+    teller = logging.getLogger("torch.distributed.tensor._redistribute")
+    teller.addFilter(_is_no_advice)
+    try:
+        yield
+    finally:
+        teller.removeFilter(_is_no_advice)
+
+
+def _is_no_advice(record: logging.LogRecord) -> bool:
+    return "This is suboptimal" not in str(record.msg)
 
 
 def _speaks(parallel: Parallel) -> bool:

@@ -59,7 +59,7 @@ class Writers:
         return charts
 
 
-@pytest.mark.parametrize("runs", [200, pytest.param(2_000, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
+@pytest.mark.parametrize("runs", [200, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])])
 def test_memory_stays_small_while_runs_are_written_and_charts_are_read(tmp_path: Path, runs: int) -> None:
     clients, stop = 4, threading.Event()
     with running_server(tmp_path / "home") as server:

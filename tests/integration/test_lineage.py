@@ -52,6 +52,18 @@ def test_data_run_model_and_version_are_linked(api: Client) -> None:
     assert ("run train", "copied as", "run again") in links(api, copy)
 
 
+def test_a_model_that_its_own_run_measures_is_no_source_of_it(api: Client) -> None:
+    """MLflow's client logs it as the run's input with the first metric of it."""
+    made = call(api, "runs/create", experiment_id="0", run_name="train")["run"]["info"]["run_id"]
+    model = call(api, "logged-models", experiment_id="0", name="net", source_run_id=made)["model"]["info"]["model_id"]
+    other = call(api, "runs/create", experiment_id="0", run_name="evaluate")["run"]["info"]["run_id"]
+    for run_id in (made, other):
+        call(api, "runs/log-inputs", run_id=run_id, models=[{"model_id": model}])
+    expected = {("run train", "logged", "model net"), ("model net", "read by", "run evaluate")}
+    for of in (made, model, other):
+        assert links(api, of) == expected
+
+
 def test_what_is_not_there_is_said(api: Client) -> None:
     for of in (
         "models:/none/1",

@@ -40,7 +40,8 @@ def lineage(
 
 
 def render_tree(found: Lineage, paint: Paint) -> list[str]:
-    """What has several sources stands below the first of them, and is only named below the others."""
+    """What has several sources stands below the first of them, and is only named below the others. A circle, which has
+    no beginning, begins with what was asked for."""
     things = {thing.key: thing for thing in found.things}
     below: dict[str, list[tuple[str, str]]] = {}
     for link in found.links:
@@ -63,8 +64,9 @@ def render_tree(found: Lineage, paint: Paint) -> list[str]:
             last = number == len(children) - 1
             show(child, by, before + after, "└─ " if last else "├─ ", "   " if last else "│  ")
 
-    for key in things:
-        if key not in has_source:
+    beginnings = [key for key in things if key not in has_source]
+    for key in (*beginnings, found.root, *things):
+        if key not in shown:
             show(key, "", "", "", "")
     return lines
 

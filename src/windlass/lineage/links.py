@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, false, or_, select
+from sqlalchemy import ColumnElement, Connection, Select, and_, exists, false, or_, select
 
 from windlass.checkpoints.tables import checkpoints
 from windlass.experiments.tables import input_datasets, logged_models, run_inputs, run_models, tracked_runs
@@ -52,7 +52,10 @@ class DatabaseLinks:
             yield Edge(Key(ThingKind.RUN, row[0]), Key(ThingKind.RUN, row[1]), "copied as")
 
     def _models_read(self, mine: ColumnElement[bool]) -> Iterator[Edge]:
-        query = select(run_models.c.model_id, run_models.c.run_id).where(mine, run_models.c.direction == "input")
+        """Not what the run itself has made: MLflow's client says that a run reads whatever it logs a metric of."""
+        model, read = logged_models.c, run_models.c
+        made_it = and_(model.id == read.model_id, model.source_run_id == read.run_id)
+        query = select(read.model_id, read.run_id).where(mine, read.direction == "input", ~exists().where(made_it))
         for row in self._rows(query):
             yield Edge(Key(ThingKind.MODEL, row[0]), Key(ThingKind.RUN, row[1]), "read by")
 

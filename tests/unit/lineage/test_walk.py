@@ -46,15 +46,36 @@ def test_too_much_is_cut_off_and_said() -> None:
     assert (len(things), more) == (10, True)
 
 
-def test_a_tree_names_a_thing_with_several_sources_below_each() -> None:
-    links = Drawn("a>c", "b>c", "c>d")
-    keys, edges, _ = walk(links, run("c"), most=99)
+def tree(links: Drawn, root: str) -> list[str]:
+    keys, edges, _ = walk(links, run(root), most=99)
     things = [Thing(key=str(key), kind=key.kind, title=key.id) for key in keys]
-    tree = render_tree(Lineage(root="c", things=things, links=[edge.as_link() for edge in edges]), Paint(False))
-    assert tree == [
+    return render_tree(Lineage(root=root, things=things, links=[edge.as_link() for edge in edges]), Paint(False))
+
+
+def test_a_tree_names_a_thing_with_several_sources_below_each() -> None:
+    assert tree(Drawn("a>c", "b>c", "c>d"), "c") == [
         "run a",
         "└─ made run c  ← asked for",
         "   └─ made run d",
         "run b",
         "└─ made run c  ← asked for  (see above)",
+    ]
+
+
+def test_a_tree_of_a_circle_begins_with_what_was_asked_for() -> None:
+    assert tree(Drawn("a>b", "b>a"), "b") == [
+        "run b  ← asked for",
+        "└─ made run a",
+        "   └─ made run b  ← asked for  (see above)",
+    ]
+
+
+def test_no_thing_is_left_out_of_a_tree() -> None:
+    assert tree(Drawn("x>y", "y>x", "x>c", "a>c"), "c") == [
+        "run a",
+        "└─ made run c  ← asked for",
+        "run x",
+        "├─ made run c  ← asked for",
+        "└─ made run y",
+        "   └─ made run x  (see above)",
     ]

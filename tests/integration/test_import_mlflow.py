@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from windlass.db.database import sqlite_url
 from windlass.imports.copying import Copier, Summary, Wishes
 from windlass.imports.destination import Destination
 from windlass.imports.opening import open_source
-from windlass.imports.records import Owner, Point, Run, Source
+from windlass.imports.records import Experiment, Owner, Point, Run, Source
+from windlass.imports.rest import RestSource
 from windlass.server.compose import Parts, compose
 from windlass.server.homefolder import prepare
 from windlass.server.settings import Role, Settings
@@ -97,6 +99,7 @@ for experiment in client.search_experiments():
             },
             "inputs": [[d.dataset.name, d.dataset.digest, d.dataset.source, {t.key: t.value for t in d.tags}]
                        for d in run.inputs.dataset_inputs],
+            "read": [m.model_id for m in client.get_run(run_id).inputs.model_inputs],
             "outputs": [[m.model_id, m.step] for m in run.outputs.model_outputs] if run.outputs else [],
             "files": files(lambda path: client.list_artifacts(run_id, path)),
         }
@@ -210,6 +213,34 @@ result["champion"] = client.get_model_version_by_alias("m", "champion").source
 result["count"] = len(client.get_metric_history("{made["run"]}", "train/loss"))
 """)
     assert found == {"hello": "hello", "champion": f"models:/{made['model']}", "count": 1500}
+
+
+class LikeMlflows(RestSource):
+    """MLflow's own server: its lists of runs do not say which models they read."""
+
+    def is_windlass(self) -> bool:
+        return False
+
+    def runs(self, experiment: Experiment, *, deleted: bool) -> Iterator[Run]:
+        for run in super().runs(experiment, deleted=deleted):
+            yield replace(run, model_inputs=())
+
+
+def test_models_that_runs_read_come_from_servers_that_list_runs_without_them(server: Place, here: Place) -> None:
+    made = server.program(WRITES)
+    there = server.program(READS)
+    assert there["vision"]["runs"][made["run"]]["read"] == [made["model"]]
+    assert copy(server, here, LikeMlflows(server.uri, server.environ)).problems == []
+    assert here.program(READS) == there
+    server.program(f"""
+from mlflow.entities import LoggedModelInput
+runs = client.search_runs([client.get_experiment_by_name("vision").experiment_id])
+for run in runs:
+    client.log_inputs(run.info.run_id, models=[LoggedModelInput("{made["model"]}")])
+""")
+    again = copy(server, here, LikeMlflows(server.uri, server.environ))
+    assert (again.runs["unchanged"], again.problems) == (3, [])
+    assert here.program(READS) == server.program(READS)
 
 
 def test_what_came_since_follows_and_what_was_deleted_here_stays_so(server: Place, here: Place) -> None:

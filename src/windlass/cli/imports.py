@@ -46,7 +46,7 @@ def mlflow(
     deleted: Annotated[bool, typer.Option("--deleted", help="Deleted experiments and runs too, as deleted.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be copied.")] = False,
     full: Annotated[
-        bool, typer.Option("--full", help="Compare points of all runs, not only of those of the last day.")
+        bool, typer.Option("--full", help="Compare points and inputs of all runs, not only of those of the last day.")
     ] = False,
     parallel: Annotated[int, typer.Option("--parallel", min=1, max=64, help="Runs at a time.")] = 8,
     json: options.Json = False,

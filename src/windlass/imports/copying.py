@@ -169,9 +169,11 @@ class Copier:
 
     def _compare_run(self, run: Run, here: Here) -> bool:
         """Whether it is whole, of one that looks the same there and here."""
-        whole = True
+        whole, run_id = True, plan.kept_run_id(run.id)
         if self._wishes.full or plan.may_have_late_points(run, self._now_ms):
-            whole = self._copy_points(run, plan.kept_run_id(run.id), Taken(False, here.location))
+            if (told := self._source.whole(run)) != run:  # what the list has not is not in the mark either
+                self._server.log_inputs(run_id, told)
+            whole = self._copy_points(run, run_id, Taken(False, here.location))
         return (self._copy_files(run.files, here.location) and whole) if self._wishes.files else whole
 
     def _bring_run(self, run: Run, experiment_id: str, here: Here | None) -> bool:
@@ -183,7 +185,7 @@ class Copier:
         self._note_place(run, taken.location)
         server.log_pairs(run_id, "params", run.params)
         server.log_pairs(run_id, "tags", plan.tags_of(run, self._source.address))
-        server.log_inputs(run_id, run)
+        server.log_inputs(run_id, self._source.whole(run))
         whole = self._copy_points(run, run_id, taken)
         if self._wishes.files:
             whole &= self._copy_files(run.files, taken.location)

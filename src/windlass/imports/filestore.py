@@ -76,6 +76,9 @@ class FolderSource:
             if deleted or not run.deleted:
                 yield run
 
+    def whole(self, run: Run) -> Run:
+        return run
+
     def history(self, run: Run, key: str) -> Iterator[Point]:
         file = Path(run.files.place) / "metrics" / key
         with file.open(encoding="utf-8") as lines:

@@ -130,6 +130,10 @@ class Source(Protocol):
 
     def runs(self, experiment: Experiment, *, deleted: bool) -> Iterator[Run]: ...
 
+    def whole(self, run: Run) -> Run:
+        """With inputs and outputs that `runs` may have left out."""
+        ...
+
     def history(self, run: Run, key: str) -> Iterator[Point]:
         """All points of a metric, in no order that counts."""
         ...

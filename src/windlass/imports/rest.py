@@ -7,6 +7,7 @@ import ssl
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -98,6 +99,12 @@ class RestSource:
             runs = [answers.read_run(found) for found in page.get("runs") or ()]
             self._histories.announce(runs)
             yield from runs
+
+    def whole(self, run: Run) -> Run:
+        if self.is_windlass():
+            return run
+        found = answers.read_run(self._call("GET", "runs/get", {"run_id": run.id})["run"])
+        return replace(run, datasets=found.datasets, model_inputs=found.model_inputs, model_outputs=found.model_outputs)
 
     def histories(self, run: Run) -> Iterator[tuple[str, Iterable[Point]]]:
         def fetch(keys: Sequence[str]) -> Mapping[str, Sequence[Point]]:
@@ -205,7 +212,7 @@ class RestSource:
                 return
             token = following
 
-    def _call(self, method: str, call: str, asked: Mapping[str, Any], absent_is_empty: bool) -> dict[str, Any]:
+    def _call(self, method: str, call: str, asked: Mapping[str, Any], absent_is_empty: bool = False) -> dict[str, Any]:
         answer = self._send(method, f"/api/2.0/mlflow/{call}", asked)
         if answer.status_code == 404 and absent_is_empty:
             return {}

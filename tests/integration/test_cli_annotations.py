@@ -77,6 +77,9 @@ def test_runs_of_mlflows_clients_and_long_lists(tmp_path: Path) -> None:
         assert "made by an MLflow client" in cli("logs", made, expect=2).stderr
         assert "there is no run 'nobody'" in cli("show", "nobody", expect=2).stderr
 
+        (loss,) = cli("metrics", made).stdout.splitlines()[1:]
+        assert loss.split() == ["loss", "1", "1", "1", "2", "2"]
+
         table = cli("search")
         assert len(table.stdout.splitlines()) == 51
         assert "the first 50; -n shows more" in table.stderr
@@ -86,3 +89,15 @@ def test_runs_of_mlflows_clients_and_long_lists(tmp_path: Path) -> None:
         assert len(cli.json("search", "-n", "3")) == 3
         assert "did you mean 'loss'" in cli("search", "metrics.los < 1").stderr
         assert "there is no project 'nope'" in cli("ps", "--project", "nope").stderr
+
+
+def test_metrics_of_the_machines_are_shown_to_who_asks_for_them(tmp_path: Path) -> None:
+    with running_server(tmp_path / "home") as server, server.client() as api:
+        cli = Cli(home=server.home, folder=tmp_path)
+        machine = {"step": None, "at": 1_000.0, "values": {"system/cpu_percent": 50.0}}
+        own = cli("run", "-d", "--no-snapshot", "-n", "own", "--", "true").stdout.strip()
+        assert api.post(f"/api/runs/{own}/metrics", json={"source": "m", "seq": 0, "points": [machine]}).is_success
+        assert "--system shows" in cli("metrics", own).stderr
+        for words in (["system/cpu_p*"], ["system/cpu_percent"], ["--system", "*cpu_p*"]):
+            assert list(cli.json("metrics", own, *words)) == ["system/cpu_percent"]
+        assert "50.0" in cli("metrics", own, "system/cpu_percent", "--points").stdout

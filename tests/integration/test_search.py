@@ -130,6 +130,23 @@ def test_runs_of_mlflows_clients_are_found_by_whatever_names_them(api: Client, t
     assert api.get("/api/search/good").json()["id"] == three["good"]
 
 
+def test_all_that_is_known_of_metrics_is_told_of_any_run(api: Client, three: dict[str, str]) -> None:
+    values = [{"key": "loss", "value": value, "timestamp": 5, "step": step} for step, value in enumerate((1.0, 2.0))]
+    body = {"run_id": three["theirs"], "metrics": values, "params": [], "tags": []}
+    assert api.post("/api/2.0/mlflow/runs/log-batch", json=body).is_success
+    told = api.get("/api/runs/theirs/metric-summaries").json()
+    loss = {"last": 2.0, "step": 1, "min": 1.0, "max": 2.0, "count": 2}
+    assert told == {"run_id": three["theirs"], "metrics": {"loss": loss}, "left_out": 0}
+    machine = {"step": None, "at": 1_000.0, "values": {"system/cpu_percent": 50.0}}
+    api.post(f"/api/runs/{three['good']}/metrics", json={"source": "m", "seq": 0, "points": [machine]})
+    told = api.get("/api/runs/good/metric-summaries").json()
+    assert (set(told["metrics"]), told["left_out"]) == ({"loss"}, 1)
+    assert told["metrics"] == api.get("/api/runs/good").json()["metrics"]
+    told = api.get("/api/runs/good/metric-summaries?system=true").json()
+    assert (told["metrics"]["system/cpu_percent"]["count"], told["left_out"]) == (1, 0)
+    error_of(api.get("/api/runs/nobody/metric-summaries"), 404, "not_found")
+
+
 def test_a_name_counts_before_the_beginning_of_an_id(api: Client, three: dict[str, str]) -> None:
     for of in (three["good"].removeprefix("r-")[:2], three["theirs"][:2]):
         named = submit(api, name=of)["id"]

@@ -17,8 +17,10 @@ from windlass.core.errors import NotFound
 from windlass.core.names import metric_place, unknown
 
 if TYPE_CHECKING:
-    from windlass.client import Client, Metric
+    from windlass.client import Metric
     from windlass.wire.runs import MetricSummary
+
+_SYSTEM = "system/"
 
 
 def metrics(
@@ -28,12 +30,17 @@ def metrics(
         list[str] | None, typer.Argument(metavar="[NAME]...", help="Only these; `val/*` is all that begin so.")
     ] = None,
     points: Annotated[bool, typer.Option("--points", help="Every point: step, time and value.")] = False,
+    system: Annotated[
+        bool, typer.Option("--system", help="Those of its machines too; so do names `system/...`.")
+    ] = False,
     json: options.Json = False,
 ) -> None:
     """All metrics of a run: the latest value, the least, the greatest, and how many there are."""
-    client = open_client(ctx)
-    run_id, known = _known(client, run)
-    chosen = choose(known, names or ())
+    client, wanted = open_client(ctx), names or ()
+    found = client.metric_summaries(run, system=system or any(one.startswith(_SYSTEM) for one in wanted))
+    run_id, known = found.run_id, found.metrics
+    more = f"--system shows {found.left_out} of its machines" if found.left_out else None
+    chosen = choose(known, wanted, hint=more)
     if points:
         logged = [client.metrics(run_id, name, most=100_000)[name] for name in chosen]
         if json:
@@ -42,36 +49,21 @@ def metrics(
             say("\n".join(render_points(logged)))
         return
     if json:
-        say_json({name: known[name].model_dump() for name in chosen})
+        say_json({name: known[name].model_dump(mode="json") for name in chosen})
     elif not chosen:
-        notice("it has logged no metrics")
+        notice("; ".join(filter(None, ("it has logged no metrics", more))))
     else:
         rows = [_row(name, known[name]) for name in chosen]
         say(table(("METRIC", "LAST", "STEP", "LEAST", "GREATEST", "POINTS"), rows, flexible=0, stream=sys.stdout))
         next_steps(f"windlass metrics {run_id} {chosen[0]} --points")
 
 
-def _known(client: Client, ref: str) -> tuple[str, dict[str, MetricSummary]]:
-    """The run's id, and its metrics; of a run that an MLflow client made only their latest values."""
-    from windlass.wire.runs import MetricSummary
-
-    try:
-        found = client.get(ref)
-    except NotFound as error:
-        try:
-            tracked = client.find(ref)
-        except NotFound:
-            raise error from None
-        return tracked.id, {name: MetricSummary(last=value) for name, value in tracked.metrics.items()}
-    return found.id, found.view.metrics
-
-
-def choose(known: Iterable[str], wanted: Sequence[str]) -> list[str]:
+def choose(known: Iterable[str], wanted: Sequence[str], *, hint: str | None = None) -> list[str]:
     """Those that are named or match, losses first. Raises NotFound for a name that none has."""
     there = sorted(known, key=metric_place)
     for one in wanted:
         if not any(_is_meant(name, one) for name in there):
-            raise NotFound(unknown("metric", one, there))
+            raise NotFound(unknown("metric", one, there), hint=hint)
     return [name for name in there if not wanted or any(_is_meant(name, one) for one in wanted)]
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from windlass.wire.comparison import Comparison
     from windlass.wire.lineage import Lineage
     from windlass.wire.queue import QueueView
-    from windlass.wire.runs import RunSummary
+    from windlass.wire.runs import MetricSummaries, RunSummary
     from windlass.wire.search import FoundPage, FoundRun
     from windlass.wire.spec import RunSpec
 
@@ -194,6 +194,14 @@ class Client:
         query = {"name": name, "system": system, "limit": limit, "most": most}
         found = self.transport.get(f"/api/runs/{quote(ref, safe='')}/metrics", query)
         return metrics_of(read(MetricsView, found))
+
+    def metric_summaries(self, ref: str, *, system: bool = False) -> MetricSummaries:
+        """The latest value, the least, the greatest and how many there are, of every metric of any run; with `system`
+        also of those of its machines."""
+        from windlass.wire.runs import MetricSummaries
+
+        found = self.transport.get(f"/api/runs/{quote(ref, safe='')}/metric-summaries", {"system": system})
+        return read(MetricSummaries, found)
 
     def search(
         self,

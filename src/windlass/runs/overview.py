@@ -16,7 +16,11 @@ from windlass.runs.references import resolve_id
 from windlass.runs.savedviews import apply_view, find_view
 from windlass.runs.search import find_one, search
 from windlass.runs.service import RunService
+from windlass.runs.views import metric_views
+from windlass.tracking.store import load_summaries
+from windlass.tracking.system import without_system
 from windlass.wire.comparison import Comparison
+from windlass.wire.runs import MetricSummaries
 from windlass.wire.search import FoundPage, FoundRun
 
 
@@ -50,6 +54,14 @@ class Overview:
         """What a search says of one run. Raises NotFound or Ambiguous."""
         with self._db.read() as tx:
             return find_one(tx, resolve_id(tx, ref))
+
+    def metrics(self, ref: str, *, system: bool) -> MetricSummaries:
+        """What is known of each metric of any run; with `system` also of those of its machines."""
+        with self._db.read() as tx:
+            run_id = resolve_id(tx, ref)
+            known = load_summaries(tx, [run_id]).get(run_id, {})
+        shown = known if system else without_system(known)
+        return MetricSummaries(run_id=run_id, metrics=metric_views(shown), left_out=len(known) - len(shown))
 
     def compare(self, refs: Sequence[str], *, everything: bool = False) -> Comparison:
         """What is named twice is one run. Raises InvalidInput if there are fewer than two."""

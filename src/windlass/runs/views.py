@@ -54,15 +54,19 @@ def run_view(
         origin=wire.Origin(**run.origin),
         clone_of=run.clone_of,
         note=note,
-        metrics={
-            name: wire.MetricSummary(last=_or_nan(m.last), step=m.last_step, min=m.min, max=m.max, count=m.count)
-            for name, m in metrics.items()
-        },
+        metrics=metric_views(metrics),
         usage=_dict(last.usage) if last else None,
         environment=_dict(environment),
         run_dir=run_dir,
         exit_code=_shell_code(run),
     )
+
+
+def metric_views(metrics: Mapping[str, Summary]) -> dict[str, wire.MetricSummary]:
+    return {
+        name: wire.MetricSummary(last=_or_nan(m.last), step=m.last_step, min=m.min, max=m.max, count=m.count)
+        for name, m in metrics.items()
+    }
 
 
 def attempt_view(attempt: AttemptRecord, environment: Mapping[str, Any] | None) -> wire.AttemptView:

@@ -131,6 +131,12 @@ class MetricSummary(Wire):
     count: int = 0
 
 
+class MetricSummaries(Wire):
+    run_id: str
+    metrics: dict[str, MetricSummary]
+    left_out: int = Field(0, description="those of its machines, unless they were asked for")
+
+
 class Cost(Wire):
     cpu_hours: float
     gpu_hours: float

@@ -31,6 +31,7 @@ Grep = Annotated[
 ]
 Moment = Annotated[float | None, Query(ge=0, lt=1e11, description="seconds since the epoch")]
 Step = Annotated[int | None, Query(gt=-(2**63), lt=2**63)]
+System = Annotated[bool, Query(description="those of its machines too: system/...")]
 LastEventId = Annotated[str | None, Header(max_length=100_000)]
 _SSE: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/event-stream": {}}, "description": "a page, or a stream with follow=true"}
@@ -102,7 +103,7 @@ def metrics(
     last_step: Step = None,
     since: Moment = None,
     until: Moment = None,
-    system: Annotated[bool, Query(description="those of its machines too: system/...")] = False,
+    system: System = False,
     limit: Annotated[
         int | None, Query(ge=1, le=100_000, description="so many metrics at most: losses first, then by name")
     ] = None,
@@ -110,6 +111,12 @@ def metrics(
     """Points in the order of their steps: all of them, or the least and greatest of every stretch, and both ends."""
     window = _window(first_step, last_step, since, until)
     return services.runs.metrics(ref, names=name, most=most, window=window, system=system, limit=limit)
+
+
+@router.get("/{ref}/metric-summaries", response_model=wire.MetricSummaries)
+def metric_summaries(ref: Ref, services: Context, system: System = False) -> Response:
+    """Latest value, least, greatest and number of points of every metric; of runs of MLflow's clients too."""
+    return json_of(services.overview.metrics(ref, system=system))
 
 
 @router.get("/{ref}/chart")

@@ -6,6 +6,7 @@ import hashlib
 import random
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -327,6 +328,43 @@ def test_our_own_routes(api: Client, run_id: str) -> None:
     assert api.delete(f"{base}/dir").json() == {"files": 1}
     assert api.delete(f"{base}/dir").status_code == 404
     assert api.get("/api/runs/nobody/artifacts").status_code == 404
+
+
+def logged(api: Client, run_id: str, name: str, **files: bytes) -> str:
+    body = {"experiment_id": "0", "name": name, "source_run_id": run_id}
+    info = api.post("/api/2.0/mlflow/logged-models", json=body).raise_for_status().json()["model"]["info"]
+    for path, content in files.items():
+        tree = info["artifact_uri"].removeprefix("mlflow-artifacts:/")
+        api.put(f"/api/2.0/mlflow-artifacts/artifacts/{tree}/{path}", content=content).raise_for_status()
+    return str(info["model_id"])
+
+
+def test_files_of_logged_models_are_found_by_them_and_below_their_names(api: Client, run_id: str) -> None:
+    base = f"/api/runs/{run_id}/artifacts"
+    api.put(f"{base}/net/own", content=b"own").raise_for_status()
+    old = logged(api, run_id, "net", MLmodel=b"old")
+    time.sleep(0.01)  # the newest is meant
+    new = logged(api, run_id, "net", MLmodel=b"new", own=b"model's")
+    logged(api, "other", "else", x=b"x")
+    listed = api.get(base).json()
+    assert [item["path"] for item in listed["files"]] == ["net"]
+    assert listed["models"] == [{"id": new, "name": "net"}, {"id": old, "name": "net"}]
+    for query in ({"path": "net"}, {"path": "net", "recursive": True}):
+        assert [item["path"] for item in api.get(base, params=query).json()["files"]] == ["net/MLmodel", "net/own"]
+    assert api.get(f"{base}/net/MLmodel").content == b"new"
+    assert api.get(f"{base}/net/own").content == b"own"
+    for path in ("else/x", "net/nothing", "nothing"):
+        assert api.get(f"{base}/{path}").status_code == 404
+    assert api.get(base, params={"path": "else"}).json()["files"] == []
+    for ref in (old, old[:12]):
+        listed = api.get(f"/api/runs/{ref}/artifacts").json()
+        assert (listed["run_id"], [item["path"] for item in listed["files"]]) == (old, ["MLmodel"])
+        assert api.get(f"/api/runs/{ref}/artifacts/MLmodel").content == b"old"
+    assert "short for several logged models" in api.get("/api/runs/m-/artifacts").json()["message"]
+    assert api.get("/api/runs/m-none/artifacts").json()["message"] == "there is no logged model 'm-none'"
+    assert api.put(f"/api/runs/{old}/artifacts/x", content=b"x").status_code == 404
+    named = api.post("/api/2.0/mlflow/runs/create", json={"experiment_id": "0", "run_name": old[:9]}).json()
+    assert api.get(f"/api/runs/{old[:9]}/artifacts").json()["run_id"] == named["run"]["info"]["run_id"]
 
 
 def test_an_upload_goes_on_where_it_broke_off(api: Client, run_id: str) -> None:

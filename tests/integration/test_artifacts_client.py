@@ -148,6 +148,17 @@ def test_the_commands(server: servers.ServerProcess, tmp_path: Path) -> None:
     assert (missing.returncode, "there is no artifact 'nothing'" in missing.stderr) == (2, True)
     assert command("rm", run, "d").stdout == "removed 1 file\n"
     assert "has no artifacts" in command("ls", run).stderr
+    with server.client() as http:
+        body = {"experiment_id": "0", "name": "net", "source_run_id": run}
+        model = http.post("/api/2.0/mlflow/logged-models", json=body).json()["model"]["info"]
+        tree = model["artifact_uri"].removeprefix("mlflow-artifacts:/")
+        http.put(f"/api/2.0/mlflow-artifacts/artifacts/{tree}/MLmodel", content=b"flavors").raise_for_status()
+    assert f"net ({model['model_id']}); `windlass artifacts ls {run} net`" in command("ls", run).stderr
+    assert "net/MLmodel" in command("ls", run, "net").stdout
+    assert "MLmodel" in command("ls", model["model_id"]).stdout
+    assert command("get", run, "net", "--to", "model").stdout == "1 file in model\n"
+    assert (tmp_path / "model" / "MLmodel").read_text() == "flavors"
+    assert command("get", model["model_id"], "MLmodel", "--to", "-").stdout == "flavors"
 
 
 # ---- a server that dies ----------------------------------------------------------------------------------------------

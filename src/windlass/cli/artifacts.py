@@ -1,11 +1,11 @@
-"""`artifacts`: the files of a run: list, fetch, send, remove."""
+"""`artifacts`: the files of a run or a logged model: list, fetch, send, remove."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,14 +15,18 @@ from windlass.cli import options
 from windlass.cli.connection import open_client
 from windlass.cli.terminal import Cell, next_steps, notice, say, say_json, table
 from windlass.core.errors import InvalidInput, NotFound
+from windlass.core.names import listed
 from windlass.core.quantities import format_count, format_duration, format_size
 
 if TYPE_CHECKING:
     from windlass.client.artifacts import Artifacts
-    from windlass.wire.artifacts import ArtifactView
+    from windlass.wire.artifacts import ArtifactView, ModelView
 
 app = typer.Typer(help="Files of a run: list, fetch, send, remove.", no_args_is_help=True)
 
+Of = Annotated[
+    str, typer.Argument(metavar="RUN", help="A run by its id, the beginning of one, or name; or m-…, a model.")
+]
 InRun = Annotated[str, typer.Argument(metavar="PATH", help="A file or folder of the run.")]
 Force = Annotated[bool, typer.Option("--force", "-f", help="Replace files that are there.")]
 
@@ -30,26 +34,30 @@ Force = Annotated[bool, typer.Option("--force", "-f", help="Replace files that a
 @app.command()
 def ls(
     ctx: typer.Context,
-    run: options.RunRef,
+    run: Of,
     path: Annotated[str, typer.Argument(metavar="[PATH]", help="A folder of the run.")] = "",
     recursive: Annotated[bool, typer.Option("--recursive", "-r", help="All files below it.")] = False,
     json: options.Json = False,
 ) -> None:
-    """List what a run has."""
+    """List what a run or a logged model has."""
     found = open_client(ctx).artifacts(run).list(path, recursive=recursive)
     if json:
         say_json(found.model_dump(mode="json"))
         return
-    if not found.files:
+    if found.files:
+        now, head = time.time(), ("SIZE", "AGE", "PATH", "SHA256")
+        say(table(head, [_row(item, now) for item in found.files], flexible=2, stream=sys.stdout))
+        next_steps(f"windlass artifacts get {run} {found.files[0].path}")
+    elif not found.models:
         notice(f"{found.run_id} has no artifacts" + (f" in '{path}'" if path else ""))
-        return
-    now = time.time()
-    say(
-        table(
-            ("SIZE", "AGE", "PATH", "SHA256"), [_row(item, now) for item in found.files], flexible=2, stream=sys.stdout
-        )
-    )
-    next_steps(f"windlass artifacts get {run} {found.files[0].path}")
+    if found.models:
+        notice(_of_models(run, found.models))
+
+
+def _of_models(run: str, models: Sequence[ModelView]) -> str:
+    """Whose files are not among those of the run that were listed."""
+    told = listed([f"{model.name} ({model.id})" for model in models])
+    return f"logged models: {told}; `windlass artifacts ls {run} {models[0].name}` shows the files of one"
 
 
 def _row(item: ArtifactView, now: float) -> list[Cell | str]:
@@ -62,7 +70,7 @@ def _row(item: ArtifactView, now: float) -> list[Cell | str]:
 @app.command()
 def get(
     ctx: typer.Context,
-    run: options.RunRef,
+    run: Of,
     path: Annotated[str, typer.Argument(metavar="[PATH]", help="A file or folder; default: everything.")] = "",
     to: Annotated[Path, typer.Option("--to", "-o", help="Where to; `-` is stdout.")] = Path("."),
     force: Force = False,

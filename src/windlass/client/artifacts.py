@@ -34,7 +34,7 @@ Progress = Callable[[int], None]  # so many bytes more
 
 
 class Artifacts:
-    """Of one run, which may be one that an MLflow client made."""
+    """Of one run, which may be one that an MLflow client made, or of a logged model (`m-…`), to read."""
 
     def __init__(self, client: Client, ref: str) -> None:
         self._client = client

@@ -284,7 +284,8 @@ class Client:
         return self.transport.get_text(f"/api/compare/code?{urlencode({'run': [first, second]}, doseq=True)}")
 
     def artifacts(self, ref: str) -> Artifacts:
-        """The files of a run, by anything that names it; runs that an MLflow client made have theirs here too."""
+        """The files of a run, by anything that names it; runs that an MLflow client made have theirs here too. Or those
+        of a logged model, by its id (`m-…`)."""
         from windlass.client.artifacts import Artifacts
 
         return Artifacts(self, ref)

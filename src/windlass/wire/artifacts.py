@@ -17,13 +17,25 @@ class ArtifactView(BaseModel):
     created_at: float | None = None
 
 
+class ModelView(BaseModel):
+    """A logged model, which has files of its own."""
+
+    model_config = ConfigDict(frozen=True)
+
+    id: str
+    name: str = Field(description="below which its files are found among the run's too")
+
+
 class ArtifactList(BaseModel):
     model_config = ConfigDict(frozen=True)
 
-    run_id: str
-    root: str = Field(description="where the run keeps its artifacts")
+    run_id: str = Field(description="or the logged model's, if one was asked for")
+    root: str = Field(description="where it keeps its artifacts")
     path: str = Field(description="the folder that was listed")
     files: list[ArtifactView]
+    models: list[ModelView] = Field(
+        default_factory=list, description="that the run has logged, the newest first; where no folder was asked for"
+    )
 
 
 class UploadRequest(BaseModel):

@@ -12,6 +12,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from windlass.api.context import Context, Services
 from windlass.api.downloads import send
+from windlass.api.holdings import content, entries, find_holding, find_run
 from windlass.api.mlflow.filenames import download_headers
 from windlass.api.receiving import put_together, receive
 from windlass.api.routes.runs import Ref
@@ -20,8 +21,6 @@ from windlass.artifacts.paths import clean_path, file_path, joined
 from windlass.artifacts.types import Artifact, Entry, Part, Upload
 from windlass.blobs.contract import Intake
 from windlass.core.errors import Conflict, NotFound
-from windlass.experiments.artifacturis import load_run_uri
-from windlass.runs.references import resolve_id
 from windlass.wire import artifacts as wire
 
 router = APIRouter(prefix="/api", tags=["artifacts"])
@@ -46,23 +45,23 @@ def list_artifacts(
     path: Annotated[str, Query(max_length=2_000, description="a folder; by default the outermost")] = "",
     recursive: Annotated[bool, Query(description="all files below it, rather than what lies right in it")] = False,
 ) -> wire.ArtifactList:
-    """What a run has, by path."""
-    run_id, root = _root(services, ref)
-    places = services.artifact_places
-    found = places.files_below(root, path) if recursive else places.children(root, path)
-    files = [_view(entry) for entry in found]
-    return wire.ArtifactList(run_id=run_id, root=root, path=clean_path(path), files=files)
+    """What a run or a logged model (`m-…`) has, by path. Below the name of a model that a run has logged its files are
+    among the run's."""
+    found = find_holding(services.db, ref, path)
+    files = [_view(entry) for entry in entries(services.artifact_places, found, path, recursive=recursive)]
+    models = [wire.ModelView(id=model.id, name=model.name) for model in (() if path else found.models)]
+    return wire.ArtifactList(run_id=found.id, root=found.root, path=clean_path(path), files=files, models=models)
 
 
 @router.get("/runs/{ref}/artifacts/{path:path}", response_class=Response, responses=_GIVES_FILE)
 async def download(ref: Ref, path: str, request: Request, services: Context) -> Response:
-    """A file. `Range`, `If-Range` and `If-None-Match` work; the ETag is the content's sha256."""
+    """A file of either. `Range`, `If-Range` and `If-None-Match` work; the ETag is the content's sha256."""
 
     def find() -> Any:
-        return services.artifact_places.open(_root(services, ref)[1], path)
+        return content(services.artifact_places, find_holding(services.db, ref, path), path)
 
-    content = await run_in_threadpool(find)
-    return await send(request, content, download_headers(content.name))
+    found = await run_in_threadpool(find)
+    return await send(request, found, download_headers(found.name))
 
 
 @router.put("/runs/{ref}/artifacts/{path:path}", openapi_extra=_TAKES_FILE)
@@ -125,18 +124,10 @@ def abort_upload(upload_id: UploadId, services: Context) -> None:
     services.uploads.abort(upload_id)
 
 
-def _root(services: Services, ref: str) -> tuple[str, str]:
-    """(id, place of its artifacts) of a run of ours, by any name of it, or of one that an MLflow client made."""
-    with services.db.read() as tx:
-        if found := load_run_uri(tx, ref):
-            return ref, found
-        run_id = resolve_id(tx, ref)
-        return run_id, load_run_uri(tx, run_id) or f"mlflow-artifacts:/0/{run_id}/artifacts"
-
-
 def _own_path(services: Services, ref: str, path: str) -> str:
     """Where in our tree a file of a run belongs. Raises Conflict for runs whose files are elsewhere."""
-    _, root = _root(services, ref)
+    with services.db.read() as tx:
+        root = find_run(tx, ref).root
     match locate(root):
         case Ours(folder):
             return joined(folder, file_path(path))

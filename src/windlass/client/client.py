@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from windlass.client.metrics import Metric
     from windlass.client.run import Run
     from windlass.client.savedviews import Views
+    from windlass.client.snapshot import Snapshot
     from windlass.client.submission import Secrets, Submission
     from windlass.client.webhooks import Webhooks
     from windlass.wire.checks import CheckView
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from windlass.wire.search import FoundPage, FoundRun
     from windlass.wire.spec import RunSpec
 
-_SNAPSHOT_TRIES = 3
+_SNAPSHOT_TRIES = 5
 
 
 class Client:
@@ -127,17 +128,27 @@ class Client:
     def _send_code(self, folder: Path, only: Sequence[str] | None = None) -> str:
         from dataclasses import asdict
 
-        from windlass.client.snapshot import take_files, take_snapshot, tar_of
+        from windlass.client.snapshot import Changed, take_files, take_snapshot, tar_of
         from windlass.core.errors import Unavailable
 
-        snapshot = take_snapshot(folder, home=self.home) if only is None else take_files(folder, only)
-        body = {"files": [asdict(entry) for entry in snapshot.entries]}
-        for _ in range(_SNAPSHOT_TRIES):
+        def look() -> Snapshot:
+            return take_snapshot(folder, home=self.home) if only is None else take_files(folder, only)
+
+        snapshot = look()
+        for tries_left in reversed(range(_SNAPSHOT_TRIES)):
+            body = {"files": [asdict(entry) for entry in snapshot.entries]}
             receipt = self.transport.post("/api/snapshots", body, repeat=True)
             missing: list[str] = receipt["missing"]
             if not missing:
                 return str(receipt["digest"])
-            self.transport.send("/api/blobs", lambda missing=missing: tar_of(snapshot, missing))  # type: ignore[misc]
+            if not tries_left:
+                break
+            try:
+                self.transport.send("/api/blobs", lambda now=snapshot, wanted=missing: tar_of(now, wanted))  # type: ignore[misc]
+            except Changed:
+                if tries_left == 1:
+                    raise
+                snapshot = look()
         raise Unavailable(f"the server still lacks {len(missing)} files of {folder} after they were sent")
 
     def get(self, ref: str) -> Run:

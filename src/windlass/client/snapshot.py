@@ -22,6 +22,10 @@ _MOST_LOOKED_AT = 200_000
 _CHUNK = 1 << 20
 
 
+class Changed(InvalidInput):
+    """Something else lies there than when the folder was looked at: another look helps."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     path: str  # relative, with slashes
@@ -53,7 +57,8 @@ def limit_bytes() -> int:
 
 def take_snapshot(root: Path, *, limit: int | None = None, home: Path | None = None) -> Snapshot:
     """Files and links under `root` that no ignore file leaves out, in a fixed order. The server's own `home` is never
-    code, wherever it lies. Raises TooLarge over the limit and InvalidInput for what cannot be read."""
+    code, wherever it lies; nor is what vanishes meanwhile. Raises TooLarge over the limit and InvalidInput for what
+    cannot be read."""
     root = root.absolute()
     if not root.is_dir():
         raise InvalidInput(f"the code folder {root} {'is not a folder' if root.exists() else 'does not exist'}")
@@ -68,7 +73,7 @@ def take_snapshot(root: Path, *, limit: int | None = None, home: Path | None = N
     if total > most or len(found) > MOST_FILES:
         raise _too_large(root, found, total, most)
     found.sort(key=lambda entry: entry.path)
-    return Snapshot(root=root, entries=tuple(_hashed(root, entry) for entry in found))
+    return Snapshot(root=root, entries=tuple(here for entry in found if (here := _still_there(root, entry))))
 
 
 def take_files(root: Path, paths: Iterable[str]) -> Snapshot:
@@ -81,7 +86,7 @@ def _walk(root: Path, home: str | None) -> Iterator[Entry]:
     folders: list[tuple[str, Rules]] = [("", outer)]
     while folders:
         at, rules = folders.pop()
-        items = _scan(root / at)
+        items = _scan(root / at, is_root=not at)
         rules = rules.inside(root / at, prefix + at)
         for item in items:
             path = at + item.name
@@ -94,22 +99,41 @@ def _walk(root: Path, home: str | None) -> Iterator[Entry]:
                 continue
             if is_dir:
                 folders.append((path + "/", rules))
-            elif item.is_symlink():
-                yield Entry(path=path, mode=0o777, link=os.readlink(item.path))
-            elif item.is_file(follow_symlinks=False):
-                status = item.stat(follow_symlinks=False)
-                # Umasks differ between machines; whether it can be executed is what matters.
-                yield Entry(path=path, mode=0o755 if status.st_mode & stat.S_IXUSR else 0o644, size=status.st_size)
+            elif entry := _entry(item, path):
+                yield entry
 
 
-def _scan(folder: Path) -> list[os.DirEntry[str]]:
+def _entry(item: os.DirEntry[str], path: str) -> Entry | None:
+    """Of a file or a link. None of anything else, and of what is no longer there."""
+    try:
+        if item.is_symlink():
+            return Entry(path=path, mode=0o777, link=os.readlink(item.path))
+        if not item.is_file(follow_symlinks=False):
+            return None
+        status = item.stat(follow_symlinks=False)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    # Umasks differ between machines; whether it can be executed is what matters.
+    return Entry(path=path, mode=0o755 if status.st_mode & stat.S_IXUSR else 0o644, size=status.st_size)
+
+
+def _scan(folder: Path, *, is_root: bool) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as items:
             return list(items)
     except OSError as error:
+        if not is_root and isinstance(error, FileNotFoundError | NotADirectoryError):
+            return []  # it was there a moment ago
         raise InvalidInput(
             f"the folder {folder} cannot be read: {error.strerror}", hint="exclude it in .windlassignore"
         ) from error
+
+
+def _still_there(root: Path, entry: Entry) -> Entry | None:
+    try:
+        return _hashed(root, entry)
+    except Changed:
+        return None
 
 
 def _hashed(root: Path, entry: Entry) -> Entry:
@@ -127,6 +151,8 @@ def _contents(path: Path) -> Iterator[bytes]:
         with open(path, "rb", buffering=0) as file:
             while chunk := file.read(_CHUNK):
                 yield chunk
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise Changed(f"the file {path} is no longer there", hint="try again once nothing removes it") from error
     except OSError as error:
         raise InvalidInput(
             f"the file {path} cannot be read: {error.strerror}", hint="exclude it in .windlassignore"
@@ -134,7 +160,8 @@ def _contents(path: Path) -> Iterator[bytes]:
 
 
 def tar_of(snapshot: Snapshot, wanted: Sequence[str]) -> Iterator[bytes]:
-    """The contents `wanted` (by sha256), as an uncompressed tar stream with the sha256 as member names."""
+    """The contents `wanted` (by sha256), as an uncompressed tar stream with the sha256 as member names. Raises Changed
+    where one of them is not there any more."""
     paths = {entry.sha256: entry for entry in snapshot.entries if entry.sha256}
     for sha256 in wanted:
         entry = paths[sha256]
@@ -148,7 +175,7 @@ def tar_of(snapshot: Snapshot, wanted: Sequence[str]) -> Iterator[bytes]:
             if sent <= entry.size:
                 yield chunk
         if sent != entry.size or digest.hexdigest() != sha256:
-            raise InvalidInput(
+            raise Changed(
                 f"{snapshot.root / entry.path} changed while it was being sent",
                 hint="try again once nothing writes to it",
             )

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from windlass.wire.spec import RunSpec
 
 Secrets = Mapping[str, str] | Iterable[str]
+_STREAMS = ("/dev/fd/", "/dev/stdin", "/proc/")
 # Given in both the file and the arguments, these are merged key by key; everything else is replaced.
 _MERGED = ("params", "env", "tags", "resources", "retry")
 
@@ -99,10 +100,17 @@ def _base(spec: str | Path | Mapping[str, Any] | RunSpec | None) -> tuple[dict[s
         path = Path(spec).expanduser()
         file = read_spec_file(path)
         data = file.data if isinstance(file.data, Mapping) else file.validate().model_dump()
-        return dict(data), path.absolute().parent, file
+        return dict(data), _folder_of(path), file
     if isinstance(spec, Mapping):
         return dict(spec), Path.cwd(), None
     return spec.model_dump(exclude_unset=True), Path.cwd(), None
+
+
+def _folder_of(file: Path) -> Path:
+    """Where what a spec names is looked for. A pipe lies nowhere, and what comes by stdin not in /dev."""
+    place = file.absolute()
+    lies_somewhere = place.is_file() and not str(place).startswith(_STREAMS)
+    return place.parent if lies_somewhere else Path.cwd()
 
 
 def _line_of(file: SpecFile, given: Mapping[str, Any]) -> Any:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import shutil
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from windlass.client import Client
 from windlass.client import snapshot as snapshots
 from windlass.client.snapshot import take_snapshot, tar_of
 from windlass.core.errors import InvalidInput, TooLarge
@@ -152,6 +155,52 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, unreadable: str) -> None:
         if was_root:
             os.seteuid(0)
         (tmp_path / unreadable).chmod(0o755)
+
+
+def vanishing_after(name: str, gone: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """These are no longer there once `name` of the module has returned."""
+    real = getattr(snapshots, name)
+
+    def called(*given: Any, **named: Any) -> Any:
+        found = real(*given, **named)
+        for path in gone:
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        return found
+
+    monkeypatch.setattr(snapshots, name, called)
+
+
+@pytest.mark.parametrize(
+    ("moment", "gone", "left"),
+    [("_scan", ["b/goes", "link", "goes"], {"a/stays"}), ("_entry", ["goes"], {"a/stays", "b/goes/f", "link"})],
+)
+def test_what_vanishes_meanwhile_is_left_out(
+    moment: str, gone: list[str], left: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, {"a/stays": "x", "b/goes/f": "y", "goes": "z"})
+    (tmp_path / "link").symlink_to("nowhere")
+    vanishing_after(moment, [tmp_path / name for name in gone], monkeypatch)
+    assert set(paths(tmp_path)) == left
+
+
+def test_a_folder_that_changes_while_it_is_sent_is_looked_at_again(tmp_path: Path) -> None:
+    write(tmp_path / "code", {"a": "alpha", "b": "beta"})
+    client = Client(url="http://127.0.0.1:1", home=tmp_path / "home")
+    listed: list[list[str]] = []
+
+    class Server:
+        def post(self, _path: str, body: Any, **_: object) -> dict[str, Any]:
+            listed.append([file["path"] for file in body["files"]])
+            missing = [file["sha256"] for file in body["files"]] if len(listed) < 3 else []
+            return {"missing": missing, "digest": "whole"}
+
+        def send(self, _path: str, chunks: Any) -> None:
+            (tmp_path / "code" / "b").unlink(missing_ok=True)
+            b"".join(chunks())
+
+    client.transport = Server()  # type: ignore[assignment]
+    assert client._send_code(tmp_path / "code") == "whole"
+    assert listed == [["a", "b"], ["a"], ["a"]]
 
 
 def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:

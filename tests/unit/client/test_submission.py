@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,18 @@ def test_code_and_script_are_relative_to_the_spec_file(project: Path) -> None:
     made = assemble(project / "spec.yaml", {})
     assert made.code == project
     assert spec_of(made).script == "train.py"
+
+
+def test_a_spec_from_a_pipe_or_stdin_is_of_the_current_folder(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project)
+    read, write = os.pipe()
+    os.write(write, b"{name: a, code: ., script: train.py}")
+    os.close(write)
+    with (project / "spec.yaml").open() as file:
+        for number in (read, file.fileno()):
+            made = assemble(f"/dev/fd/{number}", {})
+            assert (made.code, spec_of(made).script) == (project, "train.py")
+    os.close(read)
 
 
 def test_arguments_win_and_mappings_are_merged(project: Path) -> None:

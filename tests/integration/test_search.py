@@ -169,6 +169,17 @@ def test_what_json_has_no_words_for_is_text(api: Client, three: dict[str, str]) 
     assert [one["values"] for one in series] == [["NaN"], ["-Infinity"]]
 
 
+def test_runs_that_lack_the_value_come_after_those_whose_value_is_no_number(api: Client, three: dict[str, str]) -> None:
+    for name, value in (("good", "NaN"), ("theirs", "2")):
+        body = {"run_id": three[name], "metrics": [{"key": "m", "value": value, "timestamp": 5, "step": 0}]}
+        assert api.post("/api/2.0/mlflow/runs/log-batch", json=body).is_success
+    submit(api, name="newest")  # of those that are alike the newest comes first
+    for order in ("metrics.m", "metrics.m desc"):
+        assert names(api, None, order) == ["theirs", "good", "newest", "bad"]
+    for op in ("<", "<=", "=", ">=", ">", "!="):
+        assert ("good" in names(api, f"metrics.m {op} 0")) is (op == "!=")
+
+
 def test_pages_follow_each_other(api: Client, three: dict[str, str]) -> None:
     first = api.get("/api/search", params={"limit": 2, "order": "name"}).json()
     second = api.get("/api/search", params={"limit": 2, "order": "name", "cursor": first["next_cursor"]}).json()

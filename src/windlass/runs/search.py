@@ -185,8 +185,8 @@ def _query(
     joined = _JOINED
     by: list[ColumnElement[Any]] = []
     for number, (name, ascending) in enumerate(orders):
-        joined, value = _ordering(joined, name, number)
-        by += [case((value.is_(None), 1), else_=0), value.asc() if ascending else value.desc()]
+        joined, value, lacking = _ordering(joined, name, number)
+        by += [case((lacking, 2), (value.is_(None), 1), else_=0), value.asc() if ascending else value.desc()]
     active = tracked_runs.c.stage == "active"
     return (
         select(*_COLUMNS)
@@ -259,17 +259,20 @@ def _moment(clause: Clause, key: str, now: float) -> float:
         ) from None
 
 
-def _ordering(joined: Any, name: Name, number: int) -> tuple[Any, ColumnElement[Any]]:
+def _ordering(joined: Any, name: Name, number: int) -> tuple[Any, ColumnElement[Any], ColumnElement[bool]]:
+    """What to join, the value, and where there is none: a value that is null may be NaN."""
     name = _meant(name)
     kind = KINDS.get(name.kind) if name.kind is not None else "attribute"
     if kind == "metric":
         held = summaries.alias(f"by_{number}")
         joined = joined.outerjoin(held, and_(held.c.run_id == tracked_runs.c.id, held.c.name == name.key))
-        return joined, held.c.last
+        return joined, held.c.last, held.c.run_id.is_(None)
     if kind in _HELD:
         of = _HELD[kind].alias(f"by_{number}")
-        return joined.outerjoin(of, and_(of.c.run_id == tracked_runs.c.id, of.c.key == name.key)), of.c.value
-    return joined, _OWN[_own_name(name)]
+        joined = joined.outerjoin(of, and_(of.c.run_id == tracked_runs.c.id, of.c.key == name.key))
+        return joined, of.c.value, of.c.run_id.is_(None)
+    own = _OWN[_own_name(name)]
+    return joined, own, own.is_(None)
 
 
 def _found(

@@ -96,6 +96,8 @@ def test_of_several_the_options_are_told(api: Client) -> None:
         ("models:/net@bets", 404, "not_found", "1, 2, @best"),
         ("models:/nett/1", 404, "not_found", "did you mean 'net'"),
         ("models:/bare", 404, "not_found", "has no versions"),
+        ("net", 404, "not_found", "write models:/net/2"),
+        ("faces", 404, "not_found", "write dataset:faces"),
     ):
         error = error_of(api.get("/api/lineage", params={"of": of}), status, code)
         assert told in f"{error['message']} {error['hint']}", of

@@ -51,6 +51,14 @@ def format_size(size_bytes: float) -> str:
     raise AssertionError("unreachable")
 
 
+def exact_size(size_bytes: int) -> str:
+    """As `parse_size` reads it back: `1MiB`, `1500`."""
+    for unit, scale in reversed(_BINARY.items()):
+        if size_bytes and size_bytes % scale == 0:
+            return f"{size_bytes // scale}{unit.upper()}iB"
+    return str(size_bytes)
+
+
 def format_count(count: int, noun: str) -> str:
     """`1 file`, `2 files`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"

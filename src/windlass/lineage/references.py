@@ -36,7 +36,19 @@ def find_key(tx: Connection, ref: str) -> Key:
         return _dataset(tx, found["name"], found["digest"])
     if kind == ThingKind.CHECKPOINT:
         return _by_id(tx, ThingKind.CHECKPOINT, checkpoints.c.id, rest)
-    return Key(ThingKind.RUN, resolve_id(tx, rest if kind == ThingKind.RUN and rest else ref))
+    try:
+        return Key(ThingKind.RUN, resolve_id(tx, rest if kind == ThingKind.RUN and rest else ref))
+    except NotFound as error:
+        if not (ways := _ways_to_ask(tx, ref)):
+            raise
+        raise NotFound(error.message, hint=f"write {' or '.join(ways)}") from None
+
+
+def _ways_to_ask(tx: Connection, name: str) -> Sequence[str]:
+    """For what has this name and is no run."""
+    versions = _all(tx, model_versions.c.version, model_versions.c.name == name)
+    datasets = _all(tx, input_datasets.c.name, input_datasets.c.name == name)
+    return [*(f"models:/{name}/{version}" for version in versions[-1:]), *(f"dataset:{one}" for one in datasets)]
 
 
 def _by_id(tx: Connection, kind: ThingKind, column: ColumnElement[Any], ref: str) -> Key:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from windlass.core.names import nearest
+from windlass.core.quantities import exact_size
 
 Path = tuple[str | int, ...]
 # Pydantic's name of a broken rule, the rule in words, and pydantic's name of the bound.
@@ -64,8 +65,7 @@ def _describe(
     message = re.sub(r"^(Value error|Assertion failed), ", "", error["msg"])
     if bound := _BOUNDS.get(error["type"]):
         limit = error["ctx"][bound[1]]
-        least = f"{limit:g}" if isinstance(limit, float) else limit
-        message = f"is {error['input']!r:.80}, and must be {bound[0]} {least}"
+        message = f"is {error['input']!r:.80}, and must be {bound[0]} {_spelled(limit, error['input'])}"
     elif error["type"] == "union_tag_invalid":
         context = error["ctx"]
         message = f"unknown type {context['tag']!r}; known: {context['expected_tags']}".replace("'", "")
@@ -78,6 +78,13 @@ def _describe(
     value = error.get("input")
     told = not isinstance(value, str | int | float | bool) or repr(value) in message
     return f"`{name}`: {message[:1].lower()}{message[1:]}" + ("" if told else f" (got {value!r:.80})")
+
+
+def _spelled(limit: Any, given: Any) -> str:
+    """A number as text is mostly a size with its unit, and so is its limit then if that is large and round."""
+    if isinstance(limit, float):
+        return f"{limit:g}"
+    return exact_size(limit) if isinstance(given, str) and limit >= 1 << 20 else str(limit)
 
 
 def known_keys(model: Any, path: Path, data: Any) -> list[str]:

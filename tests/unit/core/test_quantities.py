@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass.core.quantities import format_count, format_duration, format_size, parse_duration, parse_size
+from windlass.core.quantities import (
+    exact_size,
+    format_count,
+    format_duration,
+    format_size,
+    parse_duration,
+    parse_size,
+)
 
 
 @pytest.mark.parametrize(
@@ -79,3 +86,11 @@ def test_sizes_are_shown_in_the_unit_that_fits(size_bytes: float, shown: str) ->
 @pytest.mark.parametrize(("count", "shown"), [(0, "0 files"), (1, "1 file"), (2_000, "2,000 files")])
 def test_counts(count: int, shown: str) -> None:
     assert format_count(count, "file") == shown
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "told"), [(0, "0"), (1_500, "1500"), (1 << 20, "1MiB"), (3 << 29, "1536MiB"), (1 << 60, "1024PiB")]
+)
+def test_an_exact_size_is_read_back(size_bytes: int, told: str) -> None:
+    assert exact_size(size_bytes) == told
+    assert parse_size(told) == size_bytes

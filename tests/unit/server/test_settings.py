@@ -53,6 +53,11 @@ def test_a_number_of_nodes_is_needed(tmp_path: Path, text: str, rule: str) -> No
         Settings.from_environ({"WINDLASS_LOCAL_NODES": text}, home=tmp_path)
 
 
+def test_a_limit_of_a_size_is_told_with_its_unit(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"`logs\.limit`: is '1MB', and must be at least 1MiB"):
+        Settings.from_environ({"WINDLASS_LOGS_LIMIT": "1MB"}, home=tmp_path)
+
+
 def test_own_prices_replace_the_usual_ones(tmp_path: Path) -> None:
     environ = {"WINDLASS_CPU_PRICE": "0.5", "WINDLASS_GPU_PRICES": "H100=1.25, mi300x=2"}
     prices = Settings.from_environ(environ, home=tmp_path).prices

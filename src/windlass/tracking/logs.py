@@ -10,7 +10,7 @@ import base64
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from heapq import merge
@@ -22,10 +22,12 @@ from windlass.agent import layout
 from windlass.core.errors import InvalidInput
 from windlass.tracking.logpattern import LogPattern
 from windlass.tracking.storedlogs import SCHEME, LogPlace, StoredLogs
+from windlass.tracking.unfinished import Unfinished, goes_on, may_go_on, stream_of, text_at
 
 _READ_BYTES = 256 << 10
 _SEEK_BYTES = 64 << 10
 _LOOKED_BACK_BYTES = 256 << 20
+_OPENED_BYTES = 256 << 10  # looked back over, for the beginning of a line
 _STREAMS = {b"o": "stdout", b"e": "stderr"}
 
 
@@ -218,13 +220,15 @@ def _find_time(file: LogFile, at: float) -> int:
 def _wanted(file: LogFile, cursor: LogCursor, wanted: LogFilter, scan: Scan) -> Iterator[LogRecord]:
     """The records of a file that are wanted. Moves its cursor over what is not."""
     position = cursor.positions.get(file.key, 0)
+    opened: Unfinished | None = None
     for lines, start in _blocks(file, position):
+        opened = _unfinished_at(file, start, wanted.pattern) if opened is None else opened
         if start > position and scan.seen_bytes >= scan.most_bytes:
             scan.is_over = True
             return
         scan.seen_bytes += len(lines)
-        if wanted.pattern is None or wanted.pattern.may_be_in(lines):
-            for record in _read_block(file, lines, start, wanted):
+        if wanted.pattern is None or opened or may_go_on(lines) or wanted.pattern.may_be_in(lines):
+            for record in _read_block(file, lines, start, wanted, opened):
                 if wanted.until is not None and record.at > wanted.until:
                     return
                 cursor.positions[file.key] = record.start
@@ -234,8 +238,10 @@ def _wanted(file: LogFile, cursor: LogCursor, wanted: LogFilter, scan: Scan) -> 
 
 def _records(file: LogFile, position: int, wanted: LogFilter = EVERYTHING) -> Iterator[LogRecord]:
     """The complete records from `position` on."""
+    opened: Unfinished | None = None
     for lines, start in _blocks(file, position):
-        yield from _read_block(file, lines, start, wanted)
+        opened = _unfinished_at(file, start, wanted.pattern) if opened is None else opened
+        yield from _read_block(file, lines, start, wanted, opened)
 
 
 def _blocks(file: LogFile, position: int) -> Iterator[tuple[bytes, int]]:
@@ -250,19 +256,55 @@ def _blocks(file: LogFile, position: int) -> Iterator[tuple[bytes, int]]:
             position += end
 
 
-def _read_block(file: LogFile, lines: bytes, start: int, wanted: LogFilter) -> Iterator[LogRecord]:
+def _unfinished_at(file: LogFile, position: int, pattern: LogPattern | None) -> Unfinished:
+    """What a search has to know of lines that began before it, from the records right before its first."""
+    opened = Unfinished()
+    begin = max(0, position - _OPENED_BYTES)
+    if pattern is None or not position:
+        return opened
+    before = b""
+    for piece in file.content.pieces(begin):
+        before += piece
+        if begin + len(before) >= position:
+            break
+    records = before[: position - begin].split(b"\n")[:-1]
+    for record in records[1:] if begin else records:
+        opened.add(record)
+    opened.told = {stream for stream, text in opened.lines.items() if pattern.matches(text)}
+    return opened
+
+
+def _read_block(file: LogFile, lines: bytes, start: int, wanted: LogFilter, opened: Unfinished) -> Iterator[LogRecord]:
     pattern = wanted.pattern
+    if pattern is not None and (opened or may_go_on(lines)):
+        yield from _search_joined(file, lines, start, wanted, opened)
+        return
     for line in lines.split(b"\n")[:-1]:
-        if pattern is None or pattern.matches(line[_text_at(line) :]):
+        if pattern is None or pattern.matches(line[text_at(line) :]):
             record = _record(file, line, start)
             if wanted.takes(record):
                 yield record
         start += len(line) + 1
 
 
-def _text_at(line: bytes) -> int:
-    """Where the text begins, after time and stream."""
-    return line.find(b" ", line.find(b" ") + 1) + 1
+def _search_joined(
+    file: LogFile, lines: bytes, start: int, wanted: LogFilter, opened: Unfinished
+) -> Iterator[LogRecord]:
+    """A line that came in pieces is searched as a whole and told by its last one, with the text of all. One that is not
+    at its end yet is told as far as it goes; what is told once more begins with a carriage return."""
+    rows, pattern = lines.split(b"\n")[:-1], wanted.pattern
+    newest = {stream_of(row): number for number, row in enumerate(rows)}
+    for number, row in enumerate(rows):
+        stream, was_told = stream_of(row), stream_of(row) in opened.told
+        text = opened.add(row)
+        is_newest = not goes_on(row) or newest[stream] == number
+        if is_newest and pattern is not None and pattern.matches(text):
+            again = b"\r" if was_told and not text.startswith(b"\r") else b""
+            record = replace(_record(file, row, start), text=(again + text).decode("utf-8", "replace"))
+            if wanted.takes(record):
+                opened.note_told(stream)
+                yield record
+        start += len(row) + 1
 
 
 def _record(file: LogFile, line: bytes, start: int) -> LogRecord:

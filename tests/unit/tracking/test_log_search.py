@@ -14,6 +14,7 @@ from windlass.tracking.logs import (
     LogCursor,
     LogFile,
     LogFilter,
+    LogRecord,
     Scan,
     find_logs,
     read_page,
@@ -132,3 +133,54 @@ def test_what_a_terminal_shows_is_searched(tmp_path: Path, text: str, pattern: s
     write(tmp_path, 0, record(1, "before"), record(2, text))
     found = texts(read_page(find_logs({1: [str(tmp_path)]}), LogCursor(), limit=9, wanted=grep(pattern)))
     assert found == ([text] if is_found else [])
+
+
+def in_pieces(folder: Path) -> list[LogFile]:
+    """A progress bar that an error runs into, with lines of the other stream between."""
+    bar = (record(n, f"\rprogress {n}/30", "e+") for n in range(1, 30))
+    write(folder, 0, record(0, "name: ", "o+"), *bar, record(30, "you"), record(31, "ERROR: something", "e"))
+    return find_logs({1: [str(folder)]})
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("progress 29.*ERR", ["\rprogress 29/30ERROR: something"]),
+        ("ERR", ["\rprogress 29/30ERROR: something"]),
+        ("progress 12", []),
+        ("^name: you$", ["name: you"]),
+        ("you", ["name: you"]),
+        ("^ERROR", []),
+    ],
+)
+def test_a_line_that_came_in_pieces_is_searched_as_it_is_shown(tmp_path: Path, pattern: str, found: list[str]) -> None:
+    files = in_pieces(tmp_path)
+    assert texts(read_page(files, LogCursor(), limit=99, wanted=grep(pattern))) == found
+    last = read_page(files, seek_tail(files, 1, grep(pattern)), limit=99, wanted=grep(pattern))
+    assert texts(last) == found[-1:]
+    cursor = LogCursor({"1.0": in_pieces(tmp_path / "again")[0].content.size() - 40})
+    assert texts(read_page(files, cursor, limit=99, wanted=grep(pattern))) in ([], found)
+
+
+def test_a_reader_that_comes_back_is_told_a_line_that_went_on(tmp_path: Path) -> None:
+    cursor, told = LogCursor(), []
+    for piece, flag in (("\rstep 1", "o+"), ("\rstep 2", "o+"), (" done", "o"), ("other", "o")):
+        write(tmp_path, 0, record(len(told), piece, flag))
+        page = read_page(find_logs({1: [str(tmp_path)]}), cursor, limit=9, wanted=grep("step"))
+        cursor = LogCursor.decode(cursor.encode())
+        told += [(line.text, line.partial) for line in page]
+    assert told == [("\rstep 1", True), ("\rstep 2", True), ("\rstep 2 done", False)]
+
+
+@pytest.mark.parametrize("places", [1, 3, 7])
+def test_a_page_that_ends_anywhere_repeats_nothing_of_lines_in_pieces(tmp_path: Path, places: int) -> None:
+    write(tmp_path, 0, *(record(n, f"a{n} " if n % 3 else "b ", "oe"[n % 2] + "+" * (n % 5 > 0)) for n in range(40)))
+    files = find_logs({1: [str(tmp_path)]})
+    whole = read_page(files, LogCursor(), limit=99, wanted=grep("a|b"))
+    found: list[LogRecord] = []
+    cursor = LogCursor()
+    while page := read_page(files, cursor, limit=places, wanted=grep("a|b")):
+        found += page
+        cursor = LogCursor.decode(cursor.encode())
+    assert [line.start for line in found] == [line.start for line in whole]
+    assert [line.text.lstrip("\r") for line in found] == [line.text.lstrip("\r") for line in whole]

@@ -23,6 +23,7 @@ from windlass.job.checkpoint.checkpoints import checkpoints as keep_checkpoints
 from windlass.job.parallel.optimizer import Optimizer
 from windlass.job.parallel.optimizer import optimizer as make_optimizer
 from windlass.job.parallel.parallelize import Parallel, cross_entropy, parallelize
+from windlass.job.passing import Passing, drawn_from
 from windlass.job.prefetch import Loader, PositionedLoader, loader, order_of
 from windlass.job.session import session
 
@@ -47,12 +48,16 @@ class Fit:
     share: float | None = None  # this process's part of every batch, if the data is read by `job.order`
     checkpoints: Checkpoints | None = None
     stopping: bool = False
+    began: bytes | None = None  # the random generators as the epoch began, if the data has no position
 
-    def state_dict(self) -> dict[str, int]:
-        return {"epoch": self.epoch}
+    def state_dict(self) -> dict[str, Any]:
+        return {"epoch": self.epoch, "began": self.began}
 
-    def load_state_dict(self, state: Mapping[str, int]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.epoch = state["epoch"]
+
+    def load_of_reader(self, state: Mapping[str, Any] | None) -> None:
+        self.began = None if state is None else state.get("began")
 
 
 class Callback:
@@ -190,17 +195,23 @@ class Trainer:
 
     def _batches(self, fit: Fit, feed: Loader[Any]) -> Iterator[tuple[Any, Any]]:
         """As many as there are steps left, epoch after epoch. Data that knows its position goes on from there; of other
-        data the batches of steps that are done are passed over."""
+        data the batches of steps that are done are passed over, drawn as they were."""
         restored = fit.checkpoints is not None and fit.checkpoints.resumed_from is not None
         goes_on = order_of(feed) is not None or (isinstance(feed, PositionedLoader) and restored)
         passed = fit.step if goes_on else 0
         first = fit.epoch if goes_on else 0
+        passing = Passing(fit.epoch, fit.began) if restored and not goes_on else None
         for fit.epoch in itertools.count(first) if self.steps is not None else range(first, self.epochs or 1):
             before = passed
+            if passing is not None:
+                passing.begins(fit.epoch)
+            fit.began = None if goes_on else drawn_from()
             for batch in feed:
                 passed += 1
                 if passed > fit.step:
                     yield batch
+                elif passed == fit.step and passing is not None:
+                    passing.is_over(passed, fit.began)
                 if passed == fit.total:
                     return
             if passed == before and not (goes_on and fit.epoch == first):  # it may have ended with its epoch

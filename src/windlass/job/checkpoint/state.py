@@ -8,8 +8,6 @@ generators, position in the data.
 from __future__ import annotations
 
 import pickle
-import random
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -22,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from windlass.core.errors import InvalidInput
 from windlass.job.parallel.optimizer import Optimizer
 from windlass.job.parallel.parallelize import Parallel
+from windlass.job.randomness import random_state, set_random_state
 from windlass.job.session import session
 
 MODEL, OPTIMIZER, RANK = "model.", "optimizer.state.", "rank."
@@ -32,6 +31,14 @@ class Stateful(Protocol):
     def state_dict(self) -> Any: ...
 
     def load_state_dict(self, state_dict: Any) -> Any: ...
+
+
+@runtime_checkable
+class OfReader(Protocol):
+    """What has a part besides that differs between those who read different parts of the data."""
+
+    def load_of_reader(self, state_dict: Any | None) -> None:
+        """The state of whoever read what this rank reads now; None if the data was divided otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +120,7 @@ class TrainingState:
                 "others": {name: one.state_dict() for name, one in self._others.items()},
                 "reader": (self._reader.number, self._reader.count),
                 "loader": None if self._loader is None else self._loader.state_dict(),
-                "random": _random_state(),
+                "random": random_state(),
                 "plan": self.plan,
             }
         )
@@ -208,10 +215,12 @@ class TrainingState:
             if name in first["others"]:
                 regroups = isinstance(one, torch.optim.lr_scheduler.LRScheduler)
                 one.load_state_dict(self._regrouped(name, one, blobs) if regroups else first["others"][name])
+                if isinstance(one, OfReader):
+                    one.load_of_reader(self._of_reader(name, blob_of, world_size))
         self._give_position(blob_of, world_size)
         mine = blob_of(self._rank) if self._rank < world_size else None
         if mine is not None and mine["plan"] == self.plan and world_size == session().world_size:
-            _set_random_state(mine["random"])
+            set_random_state(mine["random"])
 
     def _give_options(self, first: Mapping[str, Any], more: Iterator[Any]) -> list[Mapping[str, Any]]:
         """The blobs that together know all parameters of this rank: with a pipeline, each rank saved its own."""
@@ -256,6 +265,15 @@ class TrainingState:
                 known = ((blob, first_of_group[number]) for number in sorted(first_of_group) for blob in blobs)
                 state[key] = [blob["others"][name][key][blob["groups"][p]] for blob, p in known if p in blob["groups"]]
         return state
+
+    def _of_reader(self, name: str, blob_of: Callable[[int], Mapping[str, Any] | None], world_size: int) -> Any | None:
+        """Its own, where this rank read the same part before: several may."""
+        own = [self._rank] if self._rank < world_size else []
+        for rank in (*own, *range(world_size)):
+            blob = blob_of(rank)
+            if blob is not None and blob["reader"] == (self._reader.number, self._reader.count):
+                return blob["others"].get(name)
+        return None
 
     def _give_position(self, blob_of: Callable[[int], Mapping[str, Any] | None], world_size: int) -> None:
         if self._loader is None:
@@ -323,23 +341,3 @@ def _name_of(parameter: Tensor, names: Mapping[int, str]) -> str:
 
 def _on_host(value: Any) -> Any:
     return value.detach().cpu().clone() if isinstance(value, Tensor) else value
-
-
-def _random_state() -> dict[str, Any]:
-    numpy = sys.modules.get("numpy")
-    return {
-        "python": random.getstate(),
-        "numpy": numpy.random.get_state() if numpy is not None else None,
-        "torch": torch.get_rng_state().numpy().tobytes(),
-        "cuda": torch.cuda.get_rng_state().numpy().tobytes() if torch.cuda.is_available() else None,
-    }
-
-
-def _set_random_state(state: Mapping[str, Any]) -> None:
-    random.setstate(state["python"])
-    numpy = sys.modules.get("numpy")
-    if numpy is not None and state["numpy"] is not None:
-        numpy.random.set_state(state["numpy"])
-    torch.set_rng_state(torch.frombuffer(bytearray(state["torch"]), dtype=torch.uint8))
-    if torch.cuda.is_available() and state["cuda"] is not None:
-        torch.cuda.set_rng_state(torch.frombuffer(bytearray(state["cuda"]), dtype=torch.uint8))

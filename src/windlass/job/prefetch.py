@@ -23,6 +23,7 @@ from windlass.core.errors import InvalidInput
 from windlass.job.accounting.waiting import waiting
 from windlass.job.handover import Handover
 from windlass.job.ordering import Order
+from windlass.job.randomness import random_state, set_random_state
 from windlass.job.session import session
 
 Batch = TypeVar("Batch")
@@ -47,13 +48,16 @@ class Loader(Generic[Batch]):
     def __iter__(self) -> Iterator[Batch]:
         # Here and not in the thread: what a source draws from the global random generator when it is started comes
         # at the same place of the program every time.
-        source = iter(self.source)
+        source = self._begun()
         if self.prefetch == 0:
             return self._unhurried(source)
         return Feed(source, self.device, self.prefetch, self._state_of_source)
 
     def __len__(self) -> int:
         return len(self.source)  # type: ignore[arg-type]  # its TypeError is the right one
+
+    def _begun(self) -> Iterator[Batch]:
+        return iter(self.source)
 
     def _state_of_source(self) -> Any:
         """Taken after every batch, by whoever took the batch."""
@@ -74,6 +78,7 @@ class PositionedLoader(Loader[Batch], ABC):
     """Of a source with a position: `job.checkpoints(loader=...)` takes it."""
 
     _pass: weakref.ref[Any] | None = None
+    _is_resumed = False  # the next pass goes on with one that a checkpoint was made in
 
     def __iter__(self) -> Iterator[Batch]:
         handing_out = self._noted(super().__iter__())
@@ -90,10 +95,22 @@ class PositionedLoader(Loader[Batch], ABC):
                 "the loader is being read already, from another position; enter `job.checkpoints(...)` before the loop "
                 "that reads it begins"
             )
-        self._go_to(state)
+        self._is_resumed = self._go_to(state)
+
+    def _begun(self) -> Iterator[Batch]:
+        """A DataLoader draws a random number whenever it is started. Those of a pass that goes on were drawn before the
+        checkpoint was made, so what training draws next is what it would have drawn undisturbed."""
+        if not self._is_resumed:
+            return super()._begun()
+        self._is_resumed = False
+        before = random_state()
+        source = super()._begun()
+        set_random_state(before)
+        return source
 
     @abstractmethod
-    def _go_to(self, state: Any) -> None: ...
+    def _go_to(self, state: Any) -> bool:
+        """Whether that is within a pass."""
 
     @abstractmethod
     def _note(self, state: Any) -> None:
@@ -115,8 +132,9 @@ class OrderedLoader(PositionedLoader[Batch]):
     def state_dict(self) -> Any:
         return self.order.state_dict()
 
-    def _go_to(self, state: Any) -> None:
+    def _go_to(self, state: Any) -> bool:
         self.order.load_state_dict(state)
+        return self.order.position > 0
 
     def _note(self, state: Any) -> None:
         del state
@@ -133,9 +151,10 @@ class StatefulLoader(PositionedLoader[Batch]):
     def state_dict(self) -> Any:
         return self._state
 
-    def _go_to(self, state: Any) -> None:
+    def _go_to(self, state: Any) -> bool:
         self.source.load_state_dict(state)  # type: ignore[attr-defined]
         self._state = state
+        return True
 
     def _note(self, state: Any) -> None:
         self._state = state

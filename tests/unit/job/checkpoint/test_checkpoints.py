@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
+from windlass import job  # noqa: E402
 from windlass.agent.layout import progress  # noqa: E402
 from windlass.agent.progress import read_progress  # noqa: E402
 from windlass.core.errors import InvalidInput  # noqa: E402
@@ -99,6 +100,43 @@ def test_everything_comes_back_bit_for_bit(kind: Any, tmp_path: Path) -> None:
         optimizer.step()
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, other.state_dict()[name]), name
+
+
+@pytest.mark.parametrize(
+    ("stop_at", "reads_from", "workers", "prefetch"), [(3, 0, 0, None), (3, 0, 0, 0), (4, 2, 1, 2), (2, 2, 0, None)]
+)
+def test_random_numbers_go_on_as_undisturbed(
+    stop_at: int, reads_from: int, workers: int, prefetch: int | None, tmp_path: Path
+) -> None:
+    """A DataLoader draws one when it is started, and that is no reason for another dropout."""
+    samples = torch.randn(20, 4, generator=torch.Generator().manual_seed(1))
+
+    def train(folder: Path, total: int) -> nn.Module:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 32), nn.Dropout(0.3), nn.Linear(32, 1))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        source: Any = torch.utils.data.DataLoader(
+            samples,  # type: ignore[arg-type]
+            batch_sampler=job.order(20, 8, 1),  # type: ignore[arg-type]
+            num_workers=workers,
+        )
+        loader: Any = job.loader(source, prefetch=prefetch)
+        feed: Any = None
+        with checkpoints(model=model, optimizer=optimizer, loader=loader, every=1000, folder=folder) as ckpt:
+            for step in ckpt.steps(total):
+                if feed is None and step >= reads_from:
+                    feed = iter(loader)
+                inputs = samples if feed is None else next(feed)
+                optimizer.zero_grad()
+                model(inputs).square().mean().backward()
+                optimizer.step()
+        return model
+
+    whole = train(tmp_path / "whole", 6)
+    train(tmp_path / "kept", stop_at)
+    rest = train(tmp_path / "kept", 6)
+    for left, right in zip(rest.parameters(), whole.parameters(), strict=True):
+        assert torch.equal(left, right)
 
 
 def test_steps_metrics_and_retention(tmp_path: Path) -> None:

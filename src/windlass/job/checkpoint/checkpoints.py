@@ -48,6 +48,8 @@ STOPPED = 128 + signal.SIGTERM  # as a shell says of a process that ended becaus
 _EXCHANGE_EVERY_S = 0.05
 _MOST_CALLS = 8  # between two exchanges: the next steps may be longer than the last
 _PATIENCE_S = 30.0  # when the block is left by an exception: for the part of a save that is being written
+_TELLING_S = 2.0  # from a signal's handler: what it interrupted may hold the lock that telling takes
+_HOW_TO_TELL = "write `for step in ckpt.steps(total):`, or call `ckpt.step(done)` at the end of each step"
 
 
 def checkpoints(
@@ -148,6 +150,7 @@ class Checkpoints:
         if restored is not None:
             self._tell_of(restored, time.monotonic() - began)
         self._step = self.first_step
+        self._is_told = restored is not None  # of steps, or will be: by whatever told those that were saved
         self._saved_step = restored.saved_step if restored is not None else 0
         announcer = Announcer(self.folder) if session().is_main else None
         if announcer is not None:
@@ -188,6 +191,8 @@ class Checkpoints:
         try:
             if kind is None:
                 self._save_last(SaveReason.FINAL)
+                if not self._is_told and session().is_main:
+                    self._tell_unsaved(f"nothing is saved, since job.checkpoints was told no step: {_HOW_TO_TELL}")
             self._snapshots.close(wait_s=None if kind is None else _PATIENCE_S)
             if self._store is not None:
                 self._store.close(wait_s=None if kind is None else _PATIENCE_S)
@@ -197,6 +202,10 @@ class Checkpoints:
 
     def steps(self, total: int) -> Iterator[int]:
         """The numbers of the steps that are left, from 0; what `step` wants to know is told it after each."""
+        self._is_told = True
+        return self._told_steps(total)
+
+    def _told_steps(self, total: int) -> Iterator[int]:
         for number in range(self.first_step, total):
             yield number
             self.step(number + 1)
@@ -211,7 +220,7 @@ class Checkpoints:
             raise InvalidInput(
                 f"step {done} comes after step {self._step}; say how many steps are done, {done} or more"
             )
-        self._step = done
+        self._step, self._is_told = done, True
         session().stepped(done)
         self._metrics.update({name: float(value) for name, value in metrics.items()})
         now = time.monotonic()
@@ -271,8 +280,12 @@ class Checkpoints:
         if self.save(reason) or not session().is_main:
             return
         newest = next((f"that of step {saved.manifest.step}" for saved in list_saved(self.folder)), "none")
-        text = f"step {self._step}, the last one, is not saved: the newest checkpoint in {self.folder} is {newest}"
-        session().alert("checkpoint-unsaved", text, self._step)
+        self._tell_unsaved(
+            f"step {self._step}, the last one, is not saved: the newest checkpoint in {self.folder} is {newest}"
+        )
+
+    def _tell_unsaved(self, text: str) -> None:
+        session().alert("checkpoint-unsaved", text, self._step if self._is_told else None)
         if session().run_id is not None:
             print(f"windlass: {text}", file=sys.stderr, flush=True)
 
@@ -285,8 +298,18 @@ class Checkpoints:
             self._saved_step = self._step
         return begun
 
-    def _on_warning(self, _number: int, _frame: Any) -> None:
-        self._warned = True  # at the next step's end, when the state is whole and all ranks are at the same place
+    def _on_warning(self, number: int, _frame: Any) -> None:
+        if self._is_told:
+            self._warned = True  # at the next step's end, when the state is whole and all ranks are at the same place
+            return
+        # Nobody may ever ask whether to stop, and there is nothing to save: it goes as it would without this block.
+        text = f"ended by SIGTERM before a step was told, so nothing is saved; where none is: {_HOW_TO_TELL}"
+        teller = threading.Thread(target=self._tell_unsaved, args=(text,), daemon=True)
+        if session().is_main:
+            teller.start()
+            teller.join(_TELLING_S)
+        signal.signal(number, signal.SIG_DFL if self._previous is None else self._previous)
+        os.kill(os.getpid(), number)
 
     def _agreed(self, now: float) -> tuple[bool, bool]:
         """Whether to stop and whether to save, the same on every rank.

@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
+from tests.torch_processes import start_process  # noqa: E402
 from windlass import job  # noqa: E402
 from windlass.agent.layout import progress  # noqa: E402
 from windlass.agent.progress import read_progress  # noqa: E402
@@ -165,6 +166,37 @@ def test_a_warning_saves_and_stops(tmp_path: Path) -> None:
     assert stop.value.code == STOPPED == 143
     assert [saved.manifest.step for saved in list_saved(tmp_path)] == [2]
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_block_that_is_told_no_step_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, optimizer = made(0)
+    given: Any = {"model": model, "optimizer": optimizer, "folder": tmp_path}
+    with checkpoints(**given):
+        job.log(1, loss=1.0)  # by one rank alone, maybe, and in the middle of a step: it tells nothing here
+    assert "checkpoint-unsaved: nothing is saved, since job.checkpoints was told no step" in capsys.readouterr().err
+    assert list_saved(tmp_path) == []
+    for steps in (0, 2, 2):  # none, because all are done, is another matter
+        with checkpoints(**given) as ckpt:
+            trained(ckpt, model, optimizer, steps)
+    with checkpoints(**given):
+        pass  # whoever only wants to load
+    assert "checkpoint-unsaved" not in capsys.readouterr().err
+
+
+def test_a_warning_ends_who_tells_no_step(tmp_path: Path) -> None:
+    script = f"""
+import os, signal, time
+import torch
+from windlass import job
+with job.checkpoints(model=torch.nn.Linear(2, 2), folder={str(tmp_path)!r}):
+    os.kill(os.getpid(), signal.SIGTERM)
+    while True:
+        time.sleep(0.01)
+"""
+    process = start_process(script, environ=os.environ)
+    said = process.communicate()[0]
+    assert process.returncode == -signal.SIGTERM
+    assert "checkpoint-unsaved: ended by SIGTERM before a step was told" in said
 
 
 def test_a_killed_saver_costs_no_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

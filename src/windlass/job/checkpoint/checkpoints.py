@@ -27,6 +27,7 @@ from windlass.blobs.encoding import choose_encoding
 from windlass.core.errors import InvalidInput
 from windlass.core.manifest import SaveReason
 from windlass.job.checkpoint.announcing import Announcer
+from windlass.job.checkpoint.apart import Hold, is_apart, refuse_shared
 from windlass.job.checkpoint.clearing import make_room
 from windlass.job.checkpoint.disk import Disk
 from windlass.job.checkpoint.folder import Saved, list_saved, make_folder
@@ -74,6 +75,7 @@ def checkpoints(
     `checkpoints` in the output folder; ranks on several nodes must share it, or have a `store` such as
     "s3://bucket/prefix", which gets a copy of what is saved. `memory`: how often a copy is left in the node's memory,
     where a run has some: as `every`, "off", or "auto" (not given: as the spec says), which is as often as costs little.
+    Several processes are in one process group (`job.init()`), or have a folder each, and then no copies in memory.
     `overlap`: copies from a GPU go on beside the next forward and backward; none but optimizers of torch may change
     parameters then.
     """
@@ -83,13 +85,18 @@ def checkpoints(
         raise InvalidInput(f"folder is {folder!r}, which is no path; an object store is a store: store={folder!r}")
     refuse_bare("every", every)
     refuse_bare("memory", memory)
+    wanted = session().wanted_checkpoints
+    in_store = {**wanted, "store": store} if store is not None else wanted
+    apart = is_apart()
+    if apart:
+        refuse_shared(folder, in_store.get("store") or in_store.get("stores"))
     given = {"scheduler": scheduler, "scaler": scaler, **(others or {})}
     state = TrainingState(model, optimizer, {name: one for name, one in given.items() if one is not None}, loader)
     place = folder or session().checkpoint_dir
-    wanted = session().wanted_checkpoints
     interval = Interval(wanted.get("every", "10m") if every is None else every)
-    in_store = {**wanted, "store": store} if store is not None else wanted
     pace = MemoryPace(wanted.get("memory", "auto") if memory is None else memory)
+    if apart:
+        pace.is_off = True  # copies there have the rank's number, and each is the first of its own
     return Checkpoints(state, Path(place).absolute(), interval, _kept(keep, wanted), in_store, pace, overlap)
 
 
@@ -139,6 +146,7 @@ class Checkpoints:
         self._peers = Peers()
         if problems := [text for text in self._peers.gather(make_folder(self.folder)) if text]:
             raise InvalidInput(f"the folder of checkpoints cannot be made: {problems[0]}; give a `folder` that can")
+        self._hold = Hold(self.folder) if is_apart() else None
         if self._in_store.get("store") or self._in_store.get("stores"):
             from windlass.job.checkpoint.stores.tier import open_tier
 
@@ -197,6 +205,7 @@ class Checkpoints:
             if self._store is not None:
                 self._store.close(wait_s=None if kind is None else _PATIENCE_S)
         finally:
+            self._hold = None
             if self._previous is not None:
                 signal.signal(signal.SIGTERM, self._previous)
 

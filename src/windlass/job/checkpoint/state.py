@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from windlass.core.errors import InvalidInput
+from windlass.job.checkpoint.apart import is_apart
 from windlass.job.parallel.optimizer import Optimizer
 from windlass.job.parallel.parallelize import Parallel
 from windlass.job.randomness import random_state, set_random_state
@@ -70,12 +71,12 @@ class TrainingState:
             raise InvalidInput(f"optimizer is {type(optimizer).__name__}; give job.optimizer's, or one of torch's")
         self.is_ours = parallel is not None and isinstance(optimizer, Optimizer)
         mine = session()
+        self._rank, self._world_size = (0, 1) if is_apart() else (mine.rank, mine.world_size)
         self._reader = (
             Reader(number=parallel.data_rank, count=parallel.data_world)
             if parallel is not None
-            else Reader(number=mine.rank, count=mine.world_size)
+            else Reader(number=self._rank, count=self._world_size)
         )
-        self._rank = mine.rank
         self._others = dict(others)
         self._loader = loader
         self._made_room = False
@@ -219,7 +220,7 @@ class TrainingState:
                     one.load_of_reader(self._of_reader(name, blob_of, world_size))
         self._give_position(blob_of, world_size)
         mine = blob_of(self._rank) if self._rank < world_size else None
-        if mine is not None and mine["plan"] == self.plan and world_size == session().world_size:
+        if mine is not None and mine["plan"] == self.plan and world_size == self._world_size:
             set_random_state(mine["random"])
 
     def _give_options(self, first: Mapping[str, Any], more: Iterator[Any]) -> list[Mapping[str, Any]]:

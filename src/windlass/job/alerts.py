@@ -27,3 +27,7 @@ class AlertGate:
             return None
         self._left[kind] = (left - 1, now)
         return self._held_back.pop(kind, 0)
+
+    def last_at(self, kind: str) -> float | None:
+        """When one of this kind came last, whether or not it passed."""
+        return self._left[kind][1] if kind in self._left else None

@@ -141,6 +141,10 @@ class Session:
             self._spool.add(Alert(time.time(), number, kind, text, once))
             self._spool.flush()  # what is wrong enough to be told may end the process next
 
+    def alerted_at(self, kind: str) -> float | None:
+        """When this process raised an alert of that kind last, by the monotonic clock."""
+        return self._gate.last_at(kind)
+
     def note_plan(self, plan: Plan) -> None:
         """Tell the record by which plan the run trains, where its spec does not say."""
         if self._spool is not None:

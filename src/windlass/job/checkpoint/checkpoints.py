@@ -36,6 +36,7 @@ from windlass.job.checkpoint.memory import NodeMemory
 from windlass.job.checkpoint.peers import Exchange, Peers
 from windlass.job.checkpoint.restoring import Restored, restore_newest
 from windlass.job.checkpoint.retention import Keep, kept
+from windlass.job.checkpoint.sickness import Sickness
 from windlass.job.checkpoint.snapshots import Snapshots
 from windlass.job.checkpoint.state import Stateful, TrainingState
 from windlass.job.parallel.optimizer import Optimizer
@@ -138,6 +139,7 @@ class Checkpoints:
         self._group: list[int] = []  # the ranks that share this one's folder, if not all do
         self._warned = False
         self._metrics: dict[str, float] = {}
+        self._sickness = Sickness()
         self._exchange: Exchange | None = None
         self._calls = 0  # since the last exchange was begun
         self._gap = 1  # calls between two exchanges
@@ -245,7 +247,7 @@ class Checkpoints:
             raise SystemExit(STOPPED)
         begun = due and self._begin(SaveReason.INTERVAL)
         if not begun and self._snapshots.is_memory_due(done):
-            self._snapshots.remember(done, {**session().last(), **self._metrics})
+            self._snapshots.remember(done, self._looked_at_metrics())
         self._left_at = time.monotonic()
 
     def wait(self) -> None:
@@ -302,10 +304,15 @@ class Checkpoints:
         self._saved_at = time.monotonic()
         if self._step == self._saved_step:
             return False
-        begun = self._snapshots.begin(self._step, reason, {**session().last(), **self._metrics})
+        begun = self._snapshots.begin(self._step, reason, self._looked_at_metrics())
         if begun:
             self._saved_step = self._step
         return begun
+
+    def _looked_at_metrics(self) -> dict[str, float]:
+        metrics = {**session().last(), **self._metrics}
+        self._sickness.look(self._step, metrics)
+        return metrics
 
     def _on_warning(self, number: int, _frame: Any) -> None:
         if self._is_told:

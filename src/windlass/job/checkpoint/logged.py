@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections import deque
 from pathlib import Path
 from typing import Any
@@ -31,12 +30,13 @@ class Logged:
             return
 
     def up_to(self, step: int | None, at: float) -> dict[str, float]:
-        """The last values until that step was done; until that time, where it or they have no step."""
+        """The last values until that step was done; until that time, where it or they have no step. What is no number
+        is among them: it says that the state is no good."""
         found = {name: point.values[name] for name, point in self._before.items() if _counts(point, step, at)}
         for point in self._points:
             if _counts(point, step, at):
                 found.update(point.values)
-        return {name: value for name, value in found.items() if math.isfinite(value)}
+        return found
 
     def _next(self, file: Any) -> bytes:
         file.seek(self._position)

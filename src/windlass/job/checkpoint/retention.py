@@ -1,4 +1,5 @@
-"""Which checkpoints stay: `decide_retention`, pure. The newest always does, whatever the policy says."""
+"""Which checkpoints stay: `decide_retention`, pure. Whatever the policy says, the newest always does, and where
+it has metrics that are no numbers, the last ones before that had none."""
 
 from __future__ import annotations
 
@@ -68,13 +69,26 @@ def decide_retention(manifests: Iterable[Manifest], keep: Keep, *, now: float) -
     """Those to delete, oldest first. Never the newest one, so never the only one."""
     ordered = sorted(manifests, key=lambda manifest: (manifest.step, manifest.created_at))
     kept = {id(manifest) for manifest in ordered[-keep.last :]}
-    kept |= {id(manifest) for manifest in _best(ordered, keep)}
+    kept |= {id(manifest) for manifest in (*_best(ordered, keep), *_last_well(ordered))}
     for manifest in ordered:
         if keep.every_steps is not None and manifest.step % keep.every_steps == 0:
             kept.add(id(manifest))
         if keep.newer_than_s is not None and now - manifest.created_at < keep.newer_than_s:
             kept.add(id(manifest))
     return [manifest for manifest in ordered if id(manifest) not in kept]
+
+
+def not_finite(metrics: Mapping[str, float]) -> list[str]:
+    """The names of those that are no numbers to train on."""
+    return [name for name, value in metrics.items() if not math.isfinite(value)]
+
+
+def _last_well(ordered: list[Manifest]) -> list[Manifest]:
+    """Where the newest is sick, it and those to come would else take the place of the last states that were any good.
+    Two of these: metrics are of the step before, often, so the newer one may be sick already."""
+    if not ordered or not not_finite(ordered[-1].metrics):
+        return []
+    return [manifest for manifest in ordered if not not_finite(manifest.metrics)][-2:]
 
 
 def _best(ordered: list[Manifest], keep: Keep) -> list[Manifest]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import random
 import signal
@@ -153,6 +154,46 @@ def test_steps_metrics_and_retention(tmp_path: Path) -> None:
         (saved.manifest.step, saved.manifest.reason, saved.manifest.metrics["loss"]) for saved in list_saved(tmp_path)
     ]
     assert found == [(7, SaveReason.ASKED, 4.0), (2, SaveReason.INTERVAL, 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("memory", "theirs", "told"), [("off", None, "step 40: loss is nan"), (1, None, "step 35: loss"), (1, 35, "theirs")]
+)
+def test_a_state_that_has_no_numbers_is_told_once_and_takes_no_good_ones_place(
+    memory: Any,
+    theirs: int | None,
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    here = Session({})
+    for module in ("checkpoints", "sickness"):
+        monkeypatch.setattr(f"windlass.job.checkpoint.{module}.session", lambda: here)
+    (tmp_path / "memory").mkdir()
+    monkeypatch.setenv("WINDLASS_MEMORY_DIR", str(tmp_path / "memory"))
+    given: Any = {"model": made(0)[0], "every": 10, "keep": 1, "memory": memory, "folder": tmp_path / "saved"}
+    with checkpoints(**given) as ckpt:
+        for step in range(1, 71):
+            here.log(step, None, {"loss": math.nan if step >= 35 else 1.0, "grad_norm": 1.0})
+            if step == theirs:
+                here.alert("nan", "theirs")  # of `job.steps`, say
+            ckpt.step(step)
+            ckpt.wait()
+    assert [saved.manifest.step for saved in list_saved(tmp_path / "saved")] == [70, 30]
+    (alert,) = [line for line in capsys.readouterr().err.splitlines() if "nan: " in line]
+    assert told in alert
+
+
+def test_overflows_while_a_loss_scale_is_found_are_no_sickness(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = Session({})
+    for module in ("checkpoints", "sickness"):
+        monkeypatch.setattr(f"windlass.job.checkpoint.{module}.session", lambda: here)
+    with checkpoints(model=made(0)[0], folder=tmp_path) as ckpt:
+        ckpt.step(1, grad_norm=math.inf, loss_scale=65536.0)
+    assert "nan: " not in capsys.readouterr().err
 
 
 def test_a_warning_saves_and_stops(tmp_path: Path) -> None:

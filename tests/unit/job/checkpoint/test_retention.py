@@ -49,6 +49,14 @@ def test_the_best_stay_and_of_equal_ones_the_newest() -> None:
     assert deleted(Keep(last=1, best="loss"), manifest(1, loss=math.nan), manifest(2)) == [1]
 
 
+def test_the_last_that_were_well_stay_until_one_is_well_again() -> None:
+    well = [manifest(5), manifest(10, loss=1.0), manifest(20, loss=0.5, lr=0.1)]
+    sick = [manifest(step, loss=bad, lr=0.1) for step, bad in ((30, math.nan), (40, math.inf), (50, math.nan))]
+    assert deleted(Keep(last=1), *well, *sick) == [5, 30, 40]
+    assert deleted(Keep(last=1), *well, *sick, manifest(60, loss=0.4)) == [5, 10, 20, 30, 40, 50]
+    assert deleted(Keep(last=2), *sick) == [30]
+
+
 def test_multiples_and_young_ones_stay() -> None:
     all_of_them = [manifest(step, created_at=float(step)) for step in (50, 100, 150, 200, 250)]
     assert deleted(Keep(last=1, every_steps=100), *all_of_them) == [50, 150]
@@ -103,6 +111,9 @@ def test_the_newest_is_never_deleted(manifests: list[Manifest], keep: Keep, now:
     assert len(left) >= min(len(manifests), keep.last)
     if manifests:
         assert max(one.step for one in left) == max(one.step for one in manifests)
+    well = [one.step for one in manifests if math.isfinite(one.metrics["loss"])]
+    if well:
+        assert max(well) in [one.step for one in left if math.isfinite(one.metrics["loss"])]
     assert decide_retention(left, keep, now=now) == []  # asking twice is asking once
 
 

@@ -62,16 +62,17 @@ def choose_encoding(wanted: Mapping[str, Any], environ: Mapping[str, str]) -> En
     return Encoding(compress=compress, key=key)
 
 
-def read_key(environ: Mapping[str, str]) -> bytes:
+_NEW_KEY = "for a new training make one: openssl rand -base64 32; to go on, set the one that it saved with"
+
+
+def read_key(environ: Mapping[str, str], hint: str = _NEW_KEY) -> bytes:
     text = environ.get(KEY_VARIABLE, "").strip()
     key = b""
     with contextlib.suppress(ValueError, binascii.Error):
         key = bytes.fromhex(text) if len(text) == 2 * _KEY_BYTES else base64.b64decode(text, validate=True)
     if len(key) != _KEY_BYTES:
         what = "is not set" if not text else f"is not {_KEY_BYTES} bytes in base64 or hexadecimal digits"
-        raise InvalidInput(
-            f"checkpoints are encrypted, and {KEY_VARIABLE} {what}", hint="make one: openssl rand -base64 32"
-        )
+        raise InvalidInput(f"checkpoints are encrypted, and {KEY_VARIABLE} {what}", hint=hint)
     return key
 
 
@@ -136,9 +137,11 @@ def _decode(path: Path, name: str, environ: Mapping[str, str]) -> bytearray:
             raise ValueError(f"it is {about['name']}")
         cipher = None
         if about["key"] is not None:
-            key = read_key(environ)
+            hint = f"set {KEY_VARIABLE} to the key that it was saved with, a new one opens nothing"
+            key = read_key(environ, hint)
             if key_id(key) != about["key"]:
-                raise InvalidInput(f"{path} was encrypted with another key, {about['key']}, than {KEY_VARIABLE}")
+                other = f"{path} was encrypted with another key, {about['key']}, than {KEY_VARIABLE}"
+                raise InvalidInput(other, hint=hint)
             cipher = _cipher(_file_key(key, bytes.fromhex(about["salt"])))
         expand = _decompressor(about["compress"], about["chunk"])
         plain, at = bytearray(about["size"]), 0

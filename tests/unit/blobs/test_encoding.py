@@ -61,6 +61,18 @@ def test_without_the_right_key_it_stays_closed(wanted: dict[str, object], tmp_pa
         read_plain(tmp_path, "file", {KEY_VARIABLE: "short"})
 
 
+def test_who_reads_needs_the_key_that_there_is(tmp_path: Path) -> None:
+    pytest.importorskip("cryptography")
+    put(tmp_path, CONTENT, {"encrypt": True})
+    for environ in ({}, {KEY_VARIABLE: "short"}, {KEY_VARIABLE: bytes(32).hex()}):
+        with pytest.raises(InvalidInput) as refused:
+            read_plain(tmp_path, "file", environ)
+        assert refused.value.hint == f"set {KEY_VARIABLE} to the key that it was saved with, a new one opens nothing"
+    with pytest.raises(InvalidInput) as refused:
+        choose_encoding({"encrypt": True}, {})
+    assert "for a new training make one: openssl rand -base64 32" in str(refused.value.hint)
+
+
 def test_no_byte_of_an_encrypted_file_can_be_changed(tmp_path: Path) -> None:
     pytest.importorskip("cryptography")
     path = put(tmp_path, b"z" * 25_000, {"encrypt": True})

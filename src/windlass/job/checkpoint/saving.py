@@ -32,9 +32,12 @@ class Saving:
         return self._companion.is_busy
 
     def check(self) -> None:
-        """Replace a saver that has ended while it had nothing to do."""
+        """Replace a saver that has ended while it had nothing to do: what it was given before is saved, or has failed
+        already."""
         if not self._companion.is_busy and not self._companion.is_alive:
-            self._replace("the saver process has ended")
+            text = "the saver process has ended while it had nothing to do, so no save is lost; another one is started"
+            session().alert("checkpoint-saver", text)
+            self._renew()
 
     def give_arena(self, arena: Arena, metadata: bytes, number: int) -> None:
         try:
@@ -68,9 +71,7 @@ class Saving:
         """A saver that was killed (for its memory, say) costs a checkpoint, not the training."""
         self.has_failed = True
         session().alert("checkpoint-failed", f"nothing was saved: {why}; another one is started")
-        self._companion.close(wait_s=0.0)
-        self._companion = Companion(self._memory, self._rank)
-        self.knows_arenas = False
+        self._renew()
         if self._given is not None:
             saving = Path(self._given.folder) / saving_name(self._given.step, self._given.save_id)
             if self._given.rank and saving.exists():
@@ -78,6 +79,11 @@ class Saving:
                 content = json.dumps({"error": why}).encode()
                 with contextlib.suppress(OSError):
                     Disk().write_file(saving / part_name(self._given.rank), content)
+
+    def _renew(self) -> None:
+        self._companion.close(wait_s=0.0)
+        self._companion = Companion(self._memory, self._rank)
+        self.knows_arenas = False
 
     def _tell(self, answer: dict[str, Any] | None) -> None:
         if answer is None:

@@ -25,6 +25,11 @@ from windlass.job.randomness import random_state, set_random_state
 from windlass.job.session import session
 
 MODEL, OPTIMIZER, RANK = "model.", "optimizer.state.", "rank."
+_POSITIONS = (
+    ", so nobody knows its position; options: one that reads by job.order, "
+    "loader=job.loader(DataLoader(dataset, batch_sampler=job.order(len(dataset), 256))), one with a state of its own "
+    "(as torchdata's StatefulDataLoader), or none: what is read begins anew then"
+)
 
 
 @runtime_checkable
@@ -83,7 +88,7 @@ class TrainingState:
         self._taken: list[tuple[Tensor, str, Any]] = []  # from parameters, when room was made
         for name, one in (*self._others.items(), ("loader", loader)):
             if one is not None and not isinstance(one, Stateful):
-                raise InvalidInput(f"{name} is {type(one).__name__}, which has no state_dict and load_state_dict")
+                raise InvalidInput(_stateless(name, one))
 
     # ---- taking ----------------------------------------------------------------------------------------------------
 
@@ -300,6 +305,11 @@ class TrainingState:
                 f"the data was read by {count} readers and is now read by {self._reader.count}; "
                 f"{type(self._loader).__name__} has no load_state_dicts, so it starts from its beginning",
             )
+
+
+def _stateless(name: str, one: object) -> str:
+    options = _POSITIONS if name == "loader" else ""
+    return f"{name} is {type(one).__name__}, which has no state_dict and load_state_dict{options}"
 
 
 def _plain(model: nn.Module) -> nn.Module:

@@ -21,12 +21,14 @@ from windlass.core.errors import NotFound, Unavailable
 from windlass.core.integrity import Finding, Integrity
 from windlass.core.manifest import (
     MANIFEST,
+    NEWER_HINT,
     InvalidManifest,
     Manifest,
+    NewerManifest,
     PartFile,
+    digest_of,
     folder_name,
     parse_manifest,
-    render_manifest,
 )
 
 PIECE_BYTES = 16 << 20
@@ -48,8 +50,7 @@ class Piece:
 
 
 def stored_name(manifest: Manifest) -> str:
-    digest = hashlib.sha256(render_manifest(manifest).encode()).hexdigest()
-    return f"{folder_name(manifest.step)}-{digest[:12]}"
+    return f"{folder_name(manifest.step)}-{digest_of(manifest)[:12]}"
 
 
 def step_of(name: str) -> int | None:
@@ -90,24 +91,47 @@ def list_stored(bucket: Bucket, known: Mapping[str, Manifest] | None = None) -> 
         if step_of(name) is None:
             continue
         try:
-            manifest = (known or {}).get(name) or parse_manifest(bucket.get(f"{name}/{MANIFEST}"))
+            manifest = (known or {}).get(name) or _read(bucket, name)
         except (NotFound, InvalidManifest):
             continue  # not finished, or set aside; or nothing that we can make sense of
         found.append(Stored(name=name, manifest=manifest))
     return sorted(found, key=lambda one: (one.manifest.step, one.manifest.created_at, one.name), reverse=True)
 
 
+def refuse_newer(bucket: Bucket, *, than: int) -> None:
+    """Raises NewerManifest if a newer Windlass has left one that is newer than that step: who went on from an older one
+    would lose what was done since, and not know it. Raises Unavailable."""
+    for name in bucket.folders():
+        if (step_of(name) or 0) > than and is_by_newer(bucket, name):
+            raise NewerManifest(f"{bucket.at(name)} was saved by a newer version of Windlass", hint=NEWER_HINT)
+
+
+def is_by_newer(bucket: Bucket, name: str) -> bool:
+    """Whether a newer Windlass has saved it, so that it is not ours to judge. Raises Unavailable."""
+    try:
+        _read(bucket, name)
+    except NewerManifest:
+        return True
+    except (NotFound, InvalidManifest):
+        return False
+    return False
+
+
+def _read(bucket: Bucket, name: str) -> Manifest:
+    return parse_manifest(bucket.get(f"{name}/{MANIFEST}"), name=name)
+
+
 def check_stored(bucket: Bucket, name: str, *, run_id: str | None, step: int, contents: bool = True) -> Integrity:
     """As `check_folder`. Without `contents` sizes are compared, and hashes are taken on trust."""
     try:
-        manifest = parse_manifest(bucket.get(f"{name}/{MANIFEST}"))
+        manifest = _read(bucket, name)
         listing = bucket.list(name)
     except NotFound:
         return Integrity(finding=Finding.MISSING, problems=(f"{bucket.at(name)} is not there any more",))
+    except (Unavailable, NewerManifest) as error:
+        return Integrity(finding=Finding.UNSEEN, problems=(error.message,))
     except InvalidManifest as error:
         return Integrity(finding=Finding.CORRUPT, problems=(error.message,))
-    except Unavailable as error:
-        return Integrity(finding=Finding.UNSEEN, problems=(error.message,))
     if (manifest.run_id, manifest.step) != (run_id, step):
         other = f"step {manifest.step} of {manifest.run_id or 'no run'}"
         return Integrity(finding=Finding.MISSING, problems=(f"{bucket.at(name)} holds {other}",), manifest=manifest)

@@ -19,7 +19,7 @@ def remove_folder(folder: Path, *, run_id: str, step: int) -> str | None:
     hidden = folder.with_name(f".trash-{folder.name}-removed")
     _empty(hidden)  # what an earlier removal left
     try:
-        manifest = parse_manifest((folder / MANIFEST).read_bytes())
+        manifest = parse_manifest((folder / MANIFEST).read_bytes(), name=folder.name)
     except FileNotFoundError:
         return f"{folder} has no {MANIFEST}" if folder.is_dir() else None
     except InvalidManifest as error:

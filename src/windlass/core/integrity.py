@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path, PurePosixPath
 
-from windlass.core.manifest import MANIFEST, InvalidManifest, Manifest, PartFile, parse_manifest
+from windlass.core.manifest import MANIFEST, InvalidManifest, Manifest, NewerManifest, PartFile, parse_manifest
 
 _MOST_MANIFEST_BYTES = 256 << 20
 _READ_BYTES = 4 << 20
@@ -40,9 +40,11 @@ def check_folder(location: str, *, run_id: str | None, step: int, contents: bool
         return Integrity(finding=Finding.UNSEEN, problems=(f"{location} is not a folder",))
     try:
         with (folder / MANIFEST).open("rb") as file:
-            manifest = parse_manifest(file.read(_MOST_MANIFEST_BYTES))
+            manifest = parse_manifest(file.read(_MOST_MANIFEST_BYTES), name=folder.name)
     except (FileNotFoundError, NotADirectoryError):
         return _without_manifest(folder)
+    except NewerManifest as error:
+        return Integrity(finding=Finding.UNSEEN, problems=(error.message,))
     except InvalidManifest as error:
         return Integrity(finding=Finding.CORRUPT, problems=(error.message,))
     except OSError as error:

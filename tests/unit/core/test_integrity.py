@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from pathlib import Path
 
@@ -76,13 +77,30 @@ def test_what_is_gone_while_its_folder_is_there_is_missing(tmp_path: Path) -> No
     assert look(folder) == (Finding.MISSING, f"{folder} now holds step 7 of r-2")
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"version": 99}', "\0"])
+@pytest.mark.parametrize("text", ["", "{}", '{"version": 0}', "\0"])
 def test_a_manifest_that_cannot_be_read_is_corrupt(tmp_path: Path, text: str) -> None:
     folder = save(tmp_path)
     (folder / MANIFEST).write_text(text)
     assert look(folder)[0] is Finding.CORRUPT
     (folder / MANIFEST).unlink()
     assert look(folder) == (Finding.CORRUPT, f"{folder} has no {MANIFEST}")
+
+
+def test_of_what_a_newer_version_has_saved_nothing_is_concluded(tmp_path: Path) -> None:
+    folder = save(tmp_path)
+    (folder / MANIFEST).write_text('{"version": 99}')
+    finding, problem = look(folder)
+    assert (finding, "saved by a newer version" in problem) == (Finding.UNSEEN, True)
+    assert "saved by a newer version" in (remove_folder(folder, run_id=RUN, step=STEP) or "")
+    assert (folder / "a").exists()
+
+
+def test_a_manifest_of_another_step_is_corrupt(tmp_path: Path) -> None:
+    folder = save(tmp_path)
+    old = json.loads((folder / MANIFEST).read_text())
+    del old["sha256"]
+    (folder / MANIFEST).write_text(json.dumps({**old, "step": STEP + 8}))
+    assert look(folder) == (Finding.CORRUPT, f"the manifest in {folder.name} is of step {STEP + 8}")
 
 
 @pytest.mark.parametrize("name", ["../out", "/etc/passwd", "", "link/file", "sub/../../out"])

@@ -23,11 +23,13 @@ from windlass.job.checkpoint.announcing import Announcer
 from windlass.job.checkpoint.disk import Disk
 from windlass.job.checkpoint.folder import (
     Damaged,
+    by_newer,
     check_hashes,
     check_sizes,
     collect_garbage,
     discard,
     list_saved,
+    refuse_newer,
     saving_name,
     set_aside,
 )
@@ -127,12 +129,14 @@ class Adopter:
 
     def newest(self) -> Path | None:
         """Where the newest good one is: its file, or its folder if it has several. From the store if that has a newer
-        one. Damaged ones are set aside. All ranks may ask at once: the first does it, the others find what it left."""
+        one. Damaged ones are set aside. All ranks may ask at once: the first does it, the others find what it left.
+        Raises NewerManifest if the newest is one that only a newer Windlass can read."""
         with _one_at_a_time(self._folder):
             while True:
                 if self._store is not None:
                     self._store.bring_newer()  # also what was set aside, or the next rank would get another answer
                 saved = next(iter(list_saved(self._folder)), None)
+                refuse_newer(by_newer(self._folder), than=saved.step if saved is not None else 0)
                 if saved is None:
                     return None
                 try:
@@ -236,11 +240,13 @@ class _Stores:
             self._bring_newer(bucket)
 
     def _bring_newer(self, bucket: Bucket) -> None:
-        from windlass.blobs.stored import lay_aside, list_stored
+        from windlass.blobs.stored import lay_aside, list_stored, refuse_newer
         from windlass.job.checkpoint.stores.fetching import fetch_files, show
 
         here = next((saved.manifest.step for saved in list_saved(self._folder)), -1)
-        for stored in list_stored(bucket):
+        found = list_stored(bucket)
+        refuse_newer(bucket, than=max([here, 0, *(stored.manifest.step for stored in found)]))
+        for stored in found:
             if stored.manifest.step <= here:
                 return
             try:

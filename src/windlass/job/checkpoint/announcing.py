@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from windlass.job.checkpoint.folder import Saved, list_saved
+from windlass.job.checkpoint.folder import Saved, by_newer, list_saved
 from windlass.job.session import Session, session
 
 
@@ -24,7 +24,8 @@ class Announcer:
         found = list_saved(self._folder)
         there = {saved.path: saved.manifest.created_at for saved in found}
         if self._told is None:
-            self._session.checkpoints_there(self._folder, there)  # whatever earlier attempts have said
+            # Whatever earlier attempts have said; those of a newer Windlass are not gone.
+            self._session.checkpoints_there(self._folder, [*there, *by_newer(self._folder)])
         told = self._told or {}
         for path in sorted(told.keys() - there.keys()):
             self._session.checkpoint_removed(path)

@@ -18,12 +18,22 @@ import hashlib
 import os
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from windlass.core.manifest import MANIFEST, InvalidManifest, Manifest, PartFile, folder_name, parse_manifest
+from windlass.core.manifest import (
+    MANIFEST,
+    NEWER_HINT,
+    InvalidManifest,
+    Manifest,
+    NewerManifest,
+    PartFile,
+    folder_name,
+    parse_manifest,
+    step_of_folder,
+)
 from windlass.job.checkpoint.disk import Disk
 
 METADATA = ".metadata"
@@ -95,38 +105,59 @@ def make_folder(folder: Path) -> str | None:
 
 
 def list_saved(folder: Path) -> list[Saved]:
-    """Newest first. A folder without a manifest is no checkpoint; of one that says nothing `unreadable` tells."""
-    return _with_manifest(folder, "step-")
+    """Newest first. A folder without a manifest is no checkpoint; of one whose manifest is no good `unreadable` tells,
+    and of those of a newer Windlass `by_newer`."""
+    return _with_manifest(path for path in _children(folder) if step_of_folder(path.name) is not None)
 
 
 def list_parts(folder: Path) -> list[Saved]:
     """This node's parts of checkpoints, newest first."""
-    return _with_manifest(folder, _PART)
+    return _with_manifest(path for path in _children(folder) if path.name.startswith(_PART))
 
 
-def _with_manifest(folder: Path, prefix: str) -> list[Saved]:
+def _with_manifest(paths: Iterable[Path]) -> list[Saved]:
     found = []
-    for path in sorted(_children(folder), reverse=True):
-        if path.name.startswith(prefix):
-            try:
-                found.append(Saved(path=path, manifest=parse_manifest((path / MANIFEST).read_bytes())))
-            except (FileNotFoundError, NotADirectoryError, InvalidManifest):
-                continue
+    for path in sorted(paths, reverse=True):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, InvalidManifest):
+            found.append(Saved(path=path, manifest=_read_manifest(path)))
     return found
 
 
-def unreadable(folder: Path) -> list[Path]:
-    """Folders that have the name of a checkpoint, and a manifest that says nothing."""
-    found = []
+def unreadable(folder: Path) -> dict[Path, str]:
+    """Folders that have the name of a checkpoint and a manifest that is none, or another's, and what is wrong."""
+    refused = _refused(folder)
+    return {path: error.message for path, error in refused.items() if not isinstance(error, NewerManifest)}
+
+
+def by_newer(folder: Path) -> list[Path]:
+    """Checkpoints that a newer Windlass has saved, newest first. They are left as they are."""
+    refused = _refused(folder)
+    return sorted((path for path, error in refused.items() if isinstance(error, NewerManifest)), reverse=True)
+
+
+def refuse_newer(paths: Iterable[Path], *, than: int) -> None:
+    """`paths`: `by_newer`. Raises NewerManifest if one is newer than that step: who went on from an older one would do
+    again what is done, and not know it."""
+    for path in paths:
+        if (step_of_folder(path.name) or 0) > than:
+            raise NewerManifest(f"{path} was saved by a newer version of Windlass", hint=NEWER_HINT)
+
+
+def _refused(folder: Path) -> dict[Path, InvalidManifest]:
+    found = {}
     for path in _children(folder):
-        if path.name.startswith("step-"):
+        if step_of_folder(path.name) is not None:
             try:
-                parse_manifest((path / MANIFEST).read_bytes())
-            except InvalidManifest:
-                found.append(path)
+                _read_manifest(path)
+            except InvalidManifest as error:
+                found[path] = error
             except OSError:
                 continue
     return found
+
+
+def _read_manifest(path: Path) -> Manifest:
+    return parse_manifest((path / MANIFEST).read_bytes(), name=path.name)
 
 
 def check_sizes(saved: Saved) -> None:

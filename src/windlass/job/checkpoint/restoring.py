@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING
 
 from windlass.core.errors import InvalidInput
 from windlass.job.checkpoint.disk import Disk
-from windlass.job.checkpoint.folder import Saved, list_saved, list_set_aside, set_aside, unreadable
+from windlass.job.checkpoint.folder import (
+    Saved,
+    by_newer,
+    list_saved,
+    list_set_aside,
+    refuse_newer,
+    set_aside,
+    unreadable,
+)
 from windlass.job.checkpoint.loading import Contents, Part
 from windlass.job.checkpoint.memory import MemoryCopy, NodeMemory
 from windlass.job.checkpoint.peers import Peers
@@ -71,7 +79,7 @@ def restore_newest(
             break
         was_there = True  # it is gone now, and there may be another
     if found is None and copy is not None and memory is not None:
-        before = _common(folder, peers)
+        before = _common(folder, peers, than=copy.step)
         if recall(copy, memory, state, peers):
             saved_step = before[0].manifest.step if before else 0
             return Restored(saved=as_saved(copy, memory), in_memory=copy, saved_step=saved_step)
@@ -154,7 +162,8 @@ def find_good(
     live: LiveState | None = None,
 ) -> Found | None:
     """The newest checkpoint that is what its manifest says, if it is newer `than` that step. Damaged ones are set
-    aside, with an alert, in the folder that has them so: where nodes share none, others may have them whole.
+    aside, with an alert, in the folder that has them so: where nodes share none, others may have them whole. Raises
+    NewerManifest if the newest is one that only a newer Windlass can read.
 
     `live`: is filled with it, but for what is `left`."""
     near = store.neighbours.ranks if store is not None else tuple(range(peers.world_size))
@@ -162,7 +171,7 @@ def find_good(
         if store is not None:
             store.bring_newer(than=than)  # also what was set aside: the store may have it as it was
         # Looked for again every time: what was set aside is gone.
-        there = _common(folder, peers)
+        there = _common(folder, peers, than=than)
         if not there or (than is not None and there[0].manifest.step <= than):
             return None
         saved, is_last = there[0], len(there) == 1 and than is None
@@ -192,14 +201,15 @@ def _nothing(_: Contents) -> Needed:
     return Needed()
 
 
-def _common(folder: Path, peers: Peers) -> list[Saved]:
-    """Those that are in all folders, as they are in this rank's, newest first: one that a node lacks is not damaged."""
+def _common(folder: Path, peers: Peers, *, than: int | None = None) -> list[Saved]:
+    """Those that are in all folders, as they are in this rank's, newest first: one that a node lacks is not damaged.
+    Raises NewerManifest on all ranks if one has such, newer than these and than that step."""
     if peers.rank == 0:
-        for path in unreadable(folder):
-            session().alert(
-                "checkpoint-damaged", f"the manifest of {path.name} cannot be read; looking for another one"
-            )
+        for path, problem in unreadable(folder).items():
+            session().alert("checkpoint-damaged", f"{path.name}: {problem}; looking for another one")
             set_aside(path, Disk())
     mine = {saved.manifest.step: saved for saved in list_saved(folder)}
-    common = set.intersection(*(set(steps) for steps in peers.gather(list(mine))))
+    told = peers.gather((list(mine), by_newer(folder)))
+    common = set.intersection(*(set(steps) for steps, _ in told))
+    refuse_newer((path for _, paths in told for path in paths), than=max(*common, than or 0, 0))
     return [mine[step] for step in sorted(common, reverse=True)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from pathlib import Path
@@ -15,11 +16,14 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from tests.unit.job.checkpoint.meeting import Meeting, ThreadPeers  # noqa: E402
+from windlass.core.manifest import MANIFEST, VERSION, NewerManifest, folder_name  # noqa: E402
 from windlass.job.checkpoint.checkpoints import checkpoints  # noqa: E402
+from windlass.job.checkpoint.clearing import make_room  # noqa: E402
 from windlass.job.checkpoint.disk import Disk  # noqa: E402
 from windlass.job.checkpoint.folder import Saved, collect_garbage, list_saved, list_set_aside  # noqa: E402
 from windlass.job.checkpoint.memory import FOLDER  # noqa: E402
 from windlass.job.checkpoint.restoring import find_good  # noqa: E402
+from windlass.job.checkpoint.retention import Keep  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -91,6 +95,61 @@ def test_two_checkpoints_of_one_step_are_not_taken_for_one(nodes: list[Path]) ->
     save(nodes[1], 2, seed=1)
     assert found_by_two_nodes(nodes) == [None, None]
     assert steps_in(nodes[0]) == [2, 1]
+
+
+def make_newer(folder: Path, step: int) -> Path:
+    """As a later version might write it."""
+    path = folder / folder_name(step) / MANIFEST
+    manifest = json.loads(path.read_text())
+    del manifest["sha256"]
+    path.write_text(json.dumps({**manifest, "version": VERSION + 1, "more": "that is not known here"}))
+    return path.parent
+
+
+def test_a_newer_version_s_checkpoint_is_neither_passed_over_nor_removed(tmp_path: Path) -> None:
+    save(tmp_path, 1, 2, 3)
+    theirs = make_newer(tmp_path, 3)
+    with pytest.raises(NewerManifest, match=f"{theirs} was saved by a newer version of Windlass") as refused:
+        save(tmp_path, 4)
+    assert "upgrade Windlass where the run trains" in (refused.value.hint or "")
+    shutil.copytree(tmp_path / folder_name(2), tmp_path / folder_name(4))
+    manifest = json.loads((tmp_path / folder_name(4) / MANIFEST).read_text())
+    del manifest["sha256"]
+    (tmp_path / folder_name(4) / MANIFEST).write_text(json.dumps({**manifest, "step": 4}))
+    with checkpoints(model=nn.Linear(4, 4), folder=tmp_path, every=1000, memory="off", keep=1) as ckpt:
+        assert ckpt.first_step == 4  # it is no loss then
+        for step in (5, 6):
+            ckpt.step(step)
+            ckpt.save()
+    collect_garbage(tmp_path, Disk(), now=time.time() + 2 * 86_400)
+    make_room(tmp_path, Keep(last=1), Disk())
+    assert steps_in(tmp_path) == [6]
+    assert theirs.exists()
+
+
+def test_a_newer_version_s_checkpoint_of_one_node_ends_the_others_too(nodes: list[Path]) -> None:
+    save(nodes[1], 3)
+    make_newer(nodes[1], 3)
+
+    def look(peers: ThreadPeers) -> str:
+        apart: Any = SimpleNamespace(neighbours=SimpleNamespace(ranks=(peers.rank,)), bring_newer=lambda **_: None)
+        with pytest.raises(NewerManifest) as refused:
+            find_good(nodes[peers.rank], peers, apart)
+        return refused.value.message
+
+    assert len(set(Meeting(2).run(look))) == 1
+    assert found_by_two_nodes(nodes, than=3) == [None, None]  # what all have in memory is as new
+
+
+def test_a_manifest_that_says_another_step_is_set_aside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(tmp_path, 1, 2)
+    path = tmp_path / folder_name(2) / MANIFEST
+    for text in (path.read_text().replace('"step": 2', '"step": 8'), path.read_text().replace("sha256", "sha25v", 1)):
+        path.write_text(text)
+        with checkpoints(model=nn.Linear(4, 4), folder=tmp_path, every=1000, memory="off") as ckpt:
+            assert ckpt.first_step == 1
+            ckpt.step(2)
+        assert "step-0000000002: the checkpoint's manifest " in capsys.readouterr().err
 
 
 def test_it_begins_anew_aloud_if_none_is_good(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

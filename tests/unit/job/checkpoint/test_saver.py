@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,17 @@ import pytest
 from tests.conftest import skip_unless_ci
 from tests.unit.job.checkpoint.images import SIZE, image, order, save
 from windlass.blobs.encoding import read_plain
+from windlass.core.manifest import MANIFEST
 from windlass.job.checkpoint.disk import Disk
-from windlass.job.checkpoint.folder import Damaged, check_hashes, check_sizes, collect_garbage, discard, list_saved
+from windlass.job.checkpoint.folder import (
+    Damaged,
+    check_hashes,
+    check_sizes,
+    collect_garbage,
+    discard,
+    list_saved,
+    unreadable,
+)
 from windlass.job.checkpoint.saver import Saver
 
 
@@ -140,6 +150,18 @@ def test_a_bit_flipped_in_any_file_is_found(tmp_path: Path) -> None:
             check_sizes(saved)
         path.write_bytes(content)
         check_hashes(saved)
+
+
+def test_a_bit_flipped_anywhere_in_the_manifest_is_found(tmp_path: Path) -> None:
+    save(replace(order(tmp_path, 20), metrics={"loss": 0.25}))
+    (saved,) = list_saved(tmp_path)
+    path = saved.path / MANIFEST
+    content = path.read_bytes()
+    for at in range(len(content)):
+        path.write_bytes(content[:at] + bytes([content[at] ^ (1 << at % 7)]) + content[at + 1 :])
+        found = list_saved(tmp_path)
+        assert found in ([], [saved])  # what is no word is space
+        assert list(unreadable(tmp_path)) == ([] if found else [saved.path])
 
 
 def test_discarding_twice_is_discarding_once(tmp_path: Path) -> None:

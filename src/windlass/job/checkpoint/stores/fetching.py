@@ -18,7 +18,7 @@ from windlass.core.errors import NotFound
 from windlass.core.integrity import path_of
 from windlass.core.manifest import MANIFEST, PartFile, folder_name, render_manifest
 from windlass.job.checkpoint.disk import Disk
-from windlass.job.checkpoint.folder import Damaged, discard, fetching_name, hash_file
+from windlass.job.checkpoint.folder import Damaged, by_newer, discard, fetching_name, hash_file
 
 _THREADS = 4
 _PARTIAL = ".partial"
@@ -55,6 +55,9 @@ def show(stored: Stored, folder: Path, disk: Disk) -> Path:
     disk.sync_dir(target)
     disk.write_file(target / MANIFEST, render_manifest(stored.manifest).encode())
     disk.sync_dir(target)
+    if final in by_newer(folder):
+        discard(target, disk)  # the same step of the same run, as a newer Windlass has it
+        return final
     if final.exists():
         discard(final, disk)  # damaged, or no checkpoint at all: else this one would not have been fetched
     disk.rename(target, final)

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from windlass.blobs.bucket import Bucket, open_bucket
-from windlass.blobs.stored import Stored, lay_aside, list_stored
+from windlass.blobs.stored import Stored, lay_aside, list_stored, refuse_newer
 from windlass.core.errors import StoreRefused, Unavailable, WindlassError
+from windlass.core.manifest import NEWER_HINT, NewerManifest
 from windlass.job.checkpoint.disk import Disk
 from windlass.job.checkpoint.folder import Damaged, discard, list_saved
 from windlass.job.checkpoint.peers import Peers
@@ -35,11 +36,13 @@ def open_tier(wanted: Mapping[str, Any], folder: Path, keep: Keep, peers: Peers)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Newer:
-    """What is to be brought from the store of this number; or why none can be told of."""
+    """What is to be brought from the store of this number; or why none can be told of; or that the newest is one that
+    only a newer Windlass can read."""
 
     number: int = 0
     stored: Stored | None = None
     trouble: str | None = None
+    by_newer: str | None = None
 
 
 class StoreTier:
@@ -63,10 +66,13 @@ class StoreTier:
     def bring_newer(self, *, than: int | None = None) -> None:
         """Have in every folder what a store has newer than the first rank's folder (and than that step), if anything.
         What is damaged there is laid aside. Raises Unavailable if a store cannot be asked and there is nothing to go
-        on from: no such step, no folder of all ranks with a checkpoint, and none in another store."""
+        on from: no such step, no folder of all ranks with a checkpoint, and none in another store. Raises NewerManifest
+        if the newest is one that only a newer Windlass can read."""
         while True:
             here = self._newest_here(than)
             found: _Newer = self._peers.from_first(self._newer(here, than) if self._peers.rank == 0 else _Newer())
+            if found.by_newer is not None:
+                raise NewerManifest(found.by_newer, hint=NEWER_HINT)
             if found.trouble is not None:
                 hint = "nothing is known of the run's checkpoints, so it does not begin anew"
                 raise Unavailable(found.trouble, hint=hint)
@@ -111,7 +117,10 @@ class StoreTier:
         has_another = here is not None and (self.neighbours.share_one_folder or than is not None)
         deadline, told = time.monotonic() + _PATIENCE_S, set[int]()
         while True:
-            there, troubles = self._look_into_all()
+            try:
+                there, troubles = self._look_into_all(here or 0)
+            except NewerManifest as error:
+                return _Newer(by_newer=error.message)
             for number in troubles.keys() - told:
                 session().alert("checkpoint-store", told_of(troubles[number]))
             told |= troubles.keys()
@@ -125,12 +134,16 @@ class StoreTier:
                 return _Newer(trouble=told_of(refused or next(iter(troubles.values()))))
             time.sleep(_PAUSE_S)
 
-    def _look_into_all(self) -> tuple[list[_Newer], dict[int, WindlassError]]:
-        """The newest of each store that answers, and what is wrong with the others."""
+    def _look_into_all(self, here: int) -> tuple[list[_Newer], dict[int, WindlassError]]:
+        """The newest of each store that answers, and what is wrong with the others. Raises NewerManifest."""
         found, troubles = list[_Newer](), dict[int, WindlassError]()
         for number, bucket in enumerate(self._buckets):
             try:
-                found += [_Newer(number=number, stored=one) for one in list_stored(bucket)[:1]]
+                stored = list_stored(bucket)[:1]
+                refuse_newer(bucket, than=max([here, *(one.manifest.step for one in stored)]))
+                found += [_Newer(number=number, stored=one) for one in stored]
+            except NewerManifest:
+                raise
             except WindlassError as error:
                 troubles[number] = error
         return found, troubles

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from windlass.blobs.bucket import Bucket
-from windlass.blobs.stored import list_stored, remove_stored, step_of, stored_name
+from windlass.blobs.stored import is_by_newer, list_stored, remove_stored, step_of, stored_name
 from windlass.core.manifest import MANIFEST, Manifest, render_manifest
 from windlass.job.checkpoint.folder import Damaged, Saved, list_saved
 from windlass.job.checkpoint.interval import Interval
@@ -103,7 +103,7 @@ class WholeSender:
                 continue
             now = now or self._clock_of_the_store()
             written = [found.modified for found in self._bucket.list(name).values()]
-            if now - max(written, default=now) > _DEAD_AFTER_S:
+            if now - max(written, default=now) > _DEAD_AFTER_S and not is_by_newer(self._bucket, name):
                 remove_stored(self._bucket, name)
 
     def _clock_of_the_store(self) -> float:

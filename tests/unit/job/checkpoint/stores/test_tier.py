@@ -14,17 +14,19 @@ pytest.importorskip("obstore")
 
 from torch import nn  # noqa: E402
 
+from tests.unit.job.checkpoint.stores.uploads import settings  # noqa: E402
 from windlass.blobs.bucket import Bucket, open_bucket  # noqa: E402
 from windlass.blobs.stored import Stored, list_stored  # noqa: E402
 from windlass.checkpoints.export import export_weights  # noqa: E402
 from windlass.core.errors import InvalidInput, StoreRefused, Unavailable  # noqa: E402
-from windlass.core.manifest import SaveReason  # noqa: E402
+from windlass.core.manifest import NewerManifest, SaveReason  # noqa: E402
 from windlass.job.checkpoint.checkpoints import checkpoints  # noqa: E402
 from windlass.job.checkpoint.folder import check_hashes, list_saved  # noqa: E402
 from windlass.job.checkpoint.peers import Peers  # noqa: E402
 from windlass.job.checkpoint.retention import Keep  # noqa: E402
-from windlass.job.checkpoint.stores import tier  # noqa: E402
+from windlass.job.checkpoint.stores import tier, whole  # noqa: E402
 from windlass.job.checkpoint.stores.neighbours import Neighbours  # noqa: E402
+from windlass.job.checkpoint.stores.throttle import Throttle  # noqa: E402
 from windlass.job.session import session  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -94,6 +96,34 @@ def test_a_bit_flipped_in_any_object_falls_back_to_the_one_before(
         assert "going on from another" in capsys.readouterr().err
         assert (store / newest.name / "damaged.json").exists()
         assert [one.manifest.step for one in list_stored(open_bucket(f"file://{store}", environ={}))] == [2]
+
+
+def make_newer(bucket: Bucket, name: str) -> None:
+    """As a later version might write it."""
+    manifest = json.loads(bucket.get(f"{name}/manifest.json"))
+    del manifest["sha256"]
+    bucket.put(f"{name}/manifest.json", json.dumps({**manifest, "version": 99}).encode())
+
+
+def test_what_a_newer_version_has_stored_is_neither_passed_over_nor_removed(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(tmp_path / "one", bucket.address, 2)
+    train(tmp_path / "one", bucket.address, 4)
+    newest, before = list_stored(bucket)[:2]
+    make_newer(bucket, newest.name)
+    shutil.rmtree(tmp_path / "one")
+    with pytest.raises(NewerManifest, match=f"{newest.name} was saved by a newer version of Windlass"):
+        train(tmp_path / "one", bucket.address, 8)
+    bucket.delete([f"{newest.name}/manifest.json"])
+    make_newer(bucket, before.name)
+    train(tmp_path / "two", None, 6)  # a folder that is ahead of it
+    monkeypatch.setattr(whole, "_DEAD_AFTER_S", -1.0)
+    sender = whole.WholeSender(settings(tmp_path / "two", bucket.address), bucket, Throttle(None))
+    assert sender.look(closing=True)
+    sender.tidy()
+    assert bucket.get(f"{before.name}/manifest.json")
+    assert bucket.list(newest.name) == {}  # without a manifest it is nobody's
 
 
 def test_a_store_that_is_away_never_means_that_there_is_nothing(

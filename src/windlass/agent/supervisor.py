@@ -14,7 +14,7 @@ import sys
 import time
 from typing import Any, Mapping, Sequence, Union
 
-from . import comeback, gang, kernel, layout, memory, outcome, rendezvous, snapshot, surroundings
+from . import comeback, gang, kernel, layout, memory, outcome, rendezvous, rescue, snapshot, surroundings
 from .command import CannotStart, resolve_command
 from .environ import allotted_devices, argv_of, global_rank, inherited_environment, rank_environment, ranks_per_node
 from .files import read_json
@@ -116,10 +116,11 @@ def _run(
     watch.leave_alone(surroundings.record(plan, commands[0].program, commands[0].env))
     memory.sweep()
     while True:
-        ended = watch.run()
-        if not isinstance(ended, Failed):
-            return ended
-        result = _start_again(plan, secrets, warm, watch, restarts, status, ended)
+        result: Union[dict[str, Any], Step, Failed, None] = watch.run()
+        if isinstance(result, Failed):
+            result = _start_again(plan, secrets, warm, watch, restarts, status, result)
+        if isinstance(result, dict):
+            rescue.save_what_is_left(plan, commands[0].env, result)
         if result is not None:
             return result
 

@@ -41,6 +41,7 @@ class SaveReason(StrEnum):
     WARNED = "warned"  # the process was told to end: saved just in time
     FINAL = "final"
     ASKED = "asked"  # by the script
+    RESCUED = "rescued"  # from the node's memory, when the attempt had ended badly
 
 
 class Tier(StrEnum):

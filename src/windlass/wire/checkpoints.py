@@ -210,7 +210,7 @@ class CheckpointView(Wire):
     world_size: int = Field(description="processes that saved it; any other number can load it")
     plan: str
     format: str
-    reason: str = Field(description="interval, warned (just before the process was ended), final or asked")
+    reason: str = Field(description="interval, warned (just before the process was ended), final, asked or rescued")
     metrics: dict[str, float] = Field(description="last values when it was saved")
     state: str = Field(description="available, corrupt or deleted")
     detail: str | None = Field(None, description="why it is corrupt or gone")

@@ -4,6 +4,7 @@ rank-3-0.arena     the bytes: an image of the files that a save to disk would wr
 rank-3-0.json      that it is complete, and of what; not there while the bytes are being changed
 rank-3-0.sum       the sums of its files, once they are made; see `sums`
 rank-3-0.saving    a saver is reading it, perhaps one that has outlived its rank: not to be written to
+terms.json         how the run saves: for who writes a copy to the disk when all ranks are dead; see `rescuing`
 <digest>.layout    DCP's own metadata, which says where in the files each tensor is
 
 Loads no torch.
@@ -22,6 +23,7 @@ from typing import Any
 
 FOLDER = "WINDLASS_MEMORY_DIR"
 _OWNER = "owner.json"  # the supervisor's
+_TERMS = "terms.json"
 _VERSION = 1
 MOST_SLOTS = 3  # one that is being written to the disk, and two in turns
 _PART = 0.5  # of the memory that is left: training may come to need more
@@ -103,6 +105,10 @@ class NodeMemory:
             return None
         return content if digest_of(content) == digest else None
 
+    def terms(self) -> dict[str, Any]:
+        """Raises OSError, ValueError."""
+        return dict(json.loads((self.folder / _TERMS).read_bytes()))
+
     def is_saving(self, rank: int, slot: int) -> bool:
         return self._saving(rank, slot).exists()
 
@@ -132,6 +138,11 @@ class NodeMemory:
             draft = path.with_suffix(".tmp")
             draft.write_bytes(content)
             draft.rename(path)
+
+    def keep_terms(self, terms: Mapping[str, Any]) -> None:
+        draft = self.folder / f"{_TERMS}.tmp"
+        draft.write_text(json.dumps(terms))
+        draft.rename(self.folder / _TERMS)
 
     def drop_layouts(self, *, but: set[str]) -> None:
         for path in self.folder.glob("*.layout"):

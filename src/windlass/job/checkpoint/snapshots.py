@@ -5,9 +5,10 @@ Ranks agree after each copy that all of them have it, before the next one may ta
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from windlass.job.checkpoint.interval import MemoryPace
 from windlass.job.checkpoint.layout import Layout, Move, build_layout, identity_of, pages_of, signature_of
 from windlass.job.checkpoint.memory import MemoryCopy, NodeMemory
 from windlass.job.checkpoint.peers import Exchange, Peers
+from windlass.job.checkpoint.rescuing import terms_of
 from windlass.job.checkpoint.saver import Order
 from windlass.job.checkpoint.saving import Saving
 from windlass.job.checkpoint.slots import Slot, Slots
@@ -243,6 +245,10 @@ class Snapshots:
         if -lacking < 2:
             self.pace.is_off = True  # for all, since one has no room
         self._slots.lay_out(self._layout, -lacking, pinned=on_gpu)
+        if self._memory is not None and self._slots.are_on_record and self._peers.rank == 0:
+            terms = terms_of(self._memory, self._folder, self._keep, self._extras.get("encode") or {})
+            with contextlib.suppress(OSError):  # copies are of use without it
+                self._memory.keep_terms(asdict(terms))
         self._saving.knows_arenas = True  # those that will be claimed
         self._must_lay_out = False
 

@@ -8,7 +8,7 @@ from windlass.core.manifest import Manifest, SaveReason
 from windlass.job.checkpoint.interval import Interval
 
 # Saved because something ends, or because the script wanted it: worth a place whatever the interval says.
-_ALWAYS = frozenset((SaveReason.FINAL, SaveReason.WARNED, SaveReason.ASKED))
+_ALWAYS = frozenset((SaveReason.FINAL, SaveReason.WARNED, SaveReason.ASKED, SaveReason.RESCUED))
 
 
 def decide_upload(there: Collection[Manifest], stored: Collection[Manifest], every: Interval | None) -> Manifest | None:

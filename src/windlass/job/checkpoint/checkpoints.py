@@ -245,7 +245,7 @@ class Checkpoints:
             self._save_last(SaveReason.WARNED)
             self._snapshots.close(wait_s=None)
             raise SystemExit(STOPPED)
-        begun = due and self._begin(SaveReason.INTERVAL)
+        begun = due and self._begin_due()
         if not begun and self._snapshots.is_memory_due(done):
             self._snapshots.remember(done, self._looked_at_metrics())
         self._left_at = time.monotonic()
@@ -265,6 +265,12 @@ class Checkpoints:
             self._save_once(reason)
         return self._step == self._saved_step
 
+    def _begin_due(self) -> bool:
+        """By the interval. If there was no room for the one before, there would be none for any: older ones go."""
+        if self._heed_failure():
+            self._make_room(is_last=False)
+        return self._begin(SaveReason.INTERVAL)
+
     def _save_once(self, reason: SaveReason) -> bool:
         """True: it could not be saved for there is no room."""
         self._begin(reason)
@@ -278,9 +284,11 @@ class Checkpoints:
             self._saved_step = -1
         return full
 
-    def _make_room(self) -> bool:
-        """True: something has gone, of some folder."""
-        gone = make_room(self.folder, self._keep, Disk()) if self._peers.rank == (self._group or [0])[0] else []
+    def _make_room(self, *, is_last: bool = True) -> bool:
+        """True: something has gone, of some folder. `is_last`: there may be no other save after this one."""
+        gone = []
+        if self._peers.rank == (self._group or [0])[0]:
+            gone = make_room(self.folder, self._keep, Disk(), is_last=is_last)
         if gone:
             text = f"the disk is full: {', '.join(gone)} had to go for this step"
             session().alert("checkpoint-room", text, self._step)

@@ -36,12 +36,14 @@ def clean_up(folder: Path, keep: Keep, disk: Disk) -> None:
         collect_garbage(folder, disk)
 
 
-def make_room(folder: Path, keep: Keep, disk: Disk) -> list[str]:
-    """The names of those that had to go: all but the newest that is as long as it should be, and the best."""
+def make_room(folder: Path, keep: Keep, disk: Disk, *, is_last: bool = True) -> list[str]:
+    """The names of those that had to go: all but the newest that is as long as it should be, and the best. Unless it
+    `is_last`, those that were to stay for ever stay too: the next save may find room by other means."""
     gone = []
+    spared = replace(keep, last=1, every_steps=None if is_last else keep.every_steps, newer_than_s=None)
     with contextlib.suppress(OSError):
         sound = [saved for saved in list_saved(folder) if _is_sound(saved)]
-        old = _old(sound, replace(keep, last=1, every_steps=None, newer_than_s=None))
+        old = _old(sound, spared)
         for path in [*list_set_aside(folder), *(saved.path for saved in old)]:
             discard(path, disk)
             gone.append(path.name)

@@ -95,6 +95,45 @@ def test_older_ones_make_room_for_the_last(folder: Path, capsys: pytest.CaptureF
     assert "is not saved" not in told
 
 
+def test_saves_by_the_interval_go_on_where_a_disk_is_too_small_for_all(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    SmallDisk.room = 5
+    with opened(folder, every=10, keep=Keep(last=5, best="loss", every_steps=20)) as ckpt:
+        lost = []
+        for step in range(1, 151):
+            ckpt.step(step, loss=abs(step - 30.0))
+            ckpt.wait()
+            lost.append(step - max(there(folder), default=0))
+        # Best, and for ever: 30, 20, 40. One that fails, and the next one makes room.
+        assert there(folder)[-3:] == [40, 30, 20]
+    assert max(lost) < 20
+    told = capsys.readouterr().err
+    assert "the disk is full: step-0000000010 had to go for this step" in told
+
+
+def test_of_two_ranks_the_first_makes_room_for_saves_by_the_interval(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = threading.local()
+    monkeypatch.setattr("windlass.job.checkpoint.checkpoints.Peers", lambda: mine.peers)
+    SmallDisk.room = 7  # three of two files
+
+    def alone(peers: ThreadPeers) -> int:
+        mine.peers = peers
+        with opened(folder, every=10) as ckpt:
+            for step in range(1, 96):
+                ckpt.step(step)
+                ckpt.wait()
+            peers.gather(None)
+            newest = there(folder)[0]
+            peers.gather(None)
+        return newest
+
+    first, second = Meeting(2).run(alone)
+    assert first == second >= 80
+
+
 def test_who_asks_for_a_save_is_told_whether_it_is_safe(folder: Path) -> None:
     with opened(folder, every=100) as ckpt:
         ckpt.step(1)

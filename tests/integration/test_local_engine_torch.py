@@ -80,6 +80,18 @@ def test_a_failure_under_torchrun_is_the_workers_own(runs: LocalRuns) -> None:
     assert exit.message == "ValueError: bad lr (fails.py:1)"
 
 
+def test_a_worker_that_is_killed_under_torchrun_was_killed(runs: LocalRuns) -> None:
+    """Whatever its peer has to say of it."""
+    text = "import os, signal, time\nif os.environ['RANK'] == '1':\n"
+    text += "    open('gone', 'w').close()\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+    text += "while not os.path.exists('gone'):\n    time.sleep(0.01)\n"
+    text += "raise RuntimeError('Read error [127.0.0.1]:26498: Connection reset by peer')\n"
+    exit = runs.run("torchrun", runs.script("killed.py", text), workers=2, self_launching=True).exit
+    assert exit is not None
+    assert (exit.reason, exit.signal, exit.exit_code) == (ExitReason.SIGNAL, 9, None)
+    assert exit.message == "rank 1 was killed by SIGKILL"
+
+
 def test_two_virtual_nodes_train_together(tmp_path: Path) -> None:
     runs = LocalRuns(tmp_path, nodes=2, preimport=("numpy", "torch"))
     try:

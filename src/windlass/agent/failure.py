@@ -14,6 +14,7 @@ from typing import Iterator, NamedTuple
 
 from .digest import sha256_of
 from .patterns import find_trouble
+from .torchrun import RELAYED, killed_worker
 from .tracebacks import abridged, own_places
 
 # Patterns are compiled when they are needed: ranks start without waiting for it, and few of them fail.
@@ -33,7 +34,6 @@ _VARYING = (
 _OUTSIDE = frozenset((signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT))
 _MEMORY_ERRORS = ("MemoryError", "OutOfMemoryError")
 _MEMORY_TEXT = r"CUDA out of memory|HIP out of memory|DefaultCPUAllocator: can't allocate memory"
-_RELAYED = "ChildFailedError"  # torchrun's report about a worker; the worker's own error comes before it
 _CHAINED = (
     "The above exception was the direct cause of the following exception:",
     "During handling of the above exception, another exception occurred:",
@@ -98,6 +98,7 @@ class Failure(NamedTuple):
     about_peers: bool = False  # it tells that another process is gone, so perhaps of a consequence only
     traceback: str | None = None
     trouble: str | None = None  # of which kind it is, as `windlass.agent.patterns` tells it
+    signal_number: int | None = None  # that ended a worker of the rank, which is a launcher
 
 
 def describe_failure(
@@ -107,6 +108,12 @@ def describe_failure(
     if signal_number is not None:
         return _describe_signal(rank, signal_number, text, kernel_oom)
     error = last_python_error(text) if exit_code == 1 else None
+    if error is not None and (error.type.endswith(RELAYED) or error.is_about_peers()):
+        worker = killed_worker(text)  # no other has had trouble of its own
+        if worker is not None:
+            before = text[: text.rfind(_HEADERS[0])]  # its summary
+            failure = _describe_signal(worker.rank, worker.signal_number, before, kernel_oom)
+            return failure._replace(signal_number=worker.signal_number)
     follows = _follows(text)
     if error is not None:
         failure = _describe_error(error, text, error.describe())
@@ -205,7 +212,7 @@ def _last_told(text: str) -> _Told | None:
     """Where a launcher relays the end of a worker, all of its workers speak in one stream: then the one to be heard is
     who had trouble of its own, not who missed it and spoke last."""
     told = [found for voice in _voices(text) for found in _tracebacks(voice)]
-    own = [found for found in told if not found.error.type.endswith(_RELAYED)]
+    own = [found for found in told if not found.error.type.endswith(RELAYED)]
     if len(own) < len(told):
         own = [found for found in own if not found.error.is_about_peers()] or own
     return max(own or told, key=lambda found: found.at, default=None)

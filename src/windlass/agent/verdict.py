@@ -21,11 +21,12 @@ class Verdict(NamedTuple):
     @classmethod
     def on(cls, found: Candidate) -> Verdict:
         failure = found.failure
+        by_signal = failure.signal_number is not None
         return cls(
             failure.reason,
             failure.message,
-            found.exit_code,
-            found.signal_number,
+            None if by_signal else found.exit_code,
+            failure.signal_number if by_signal else found.signal_number,
             found.rank,
             failure.fingerprint,
             failure.about_peers,

@@ -4,6 +4,7 @@ import signal
 
 import pytest
 
+from windlass.agent.blame import Candidate
 from windlass.agent.failure import (
     Failure,
     describe_failure,
@@ -11,6 +12,7 @@ from windlass.agent.failure import (
     last_python_error,
     normalised,
 )
+from windlass.agent.verdict import Verdict
 
 TRACEBACK = """some output
 Traceback (most recent call last):
@@ -80,6 +82,56 @@ def test_prefixes_of_ranks_and_relays_of_torchrun_are_seen_through() -> None:
     relay = TRACEBACK.replace("ValueError: bad lr 0.1 at 0x7f12", "torch.errors.ChildFailedError:")
     assert failed(prefixed + relay).message == "ValueError: bad lr 0.1 at 0x7f12 (train.py:8)"
     assert failed(relay).message.startswith("torch.errors.ChildFailedError")
+
+
+PEER = TRACEBACK.replace("ValueError: bad lr 0.1 at 0x7f12", "RuntimeError: Read error: Connection reset by peer.")
+
+
+def summary(*codes: tuple[int, int]) -> str:
+    """As torchrun writes it: rank and exit code of each, the cause last."""
+    failures = [
+        f"[{rank}]:\n  time      : 2026-11-19_21:11:50\n  host      : localhost\n"
+        f"  rank      : {rank} (local_rank: {rank})\n  exitcode  : {code} (pid: 11675) \n"
+        f"  error_file: <N/A>\n  traceback : Signal {-code} received by PID 11675"
+        for rank, code in codes
+    ]
+    relay = TRACEBACK.replace("ValueError: bad lr 0.1 at 0x7f12", "torch.errors.ChildFailedError: ")
+    relay = relay.removeprefix("some output\n")
+    line = "=" * 60
+    others = "\n".join(failures[:-1]) or "  <NO_OTHER_FAILURES>"
+    cause = f"Root Cause (first observed failure):\n{failures[-1]}\n{line}\n"
+    return f"{relay}{line}\na.py FAILED\nFailures:\n{others}\n{'-' * 60}\n{cause}"
+
+
+@pytest.mark.parametrize("codes", [[(1, -9)], [(0, 1), (1, -9)], [(1, -9), (0, 1)], [(2, -15), (1, -9), (0, 1)]])
+def test_a_worker_that_was_killed_under_torchrun_explains_what_its_peers_say(codes: list[tuple[int, int]]) -> None:
+    for said in ("", PEER):
+        found = failed(said + summary(*codes))
+        assert (found.reason, found.signal_number, found.about_peers) == ("signal", 9, False)
+        assert found.message == "rank 1 was killed by SIGKILL"
+        verdict = Verdict.on(Candidate(rank=0, failure=found, ended_at=1.0, exit_code=1))
+        assert (verdict.exit_code, verdict.signal_number) == (None, 9)
+    assert failed(summary(*codes), oom=True).reason == "oom"
+
+
+def test_a_worker_that_crashed_under_torchrun_did_so_itself() -> None:
+    text = "api.py:1002] failed (exitcode: -11) local_rank: 1 (pid: 11676)\n" + summary((0, 1), (1, -11))
+    found = failed(text)
+    assert (found.reason, found.signal_number) == ("signal", 11)
+    assert found.message.startswith("rank 1 was killed by SIGSEGV: api.py:1002] failed (exitcode: -11)")
+    assert found.fingerprint == failed(text.replace("1167", "9")).fingerprint
+
+
+@pytest.mark.parametrize(
+    ("said", "codes", "error"),
+    [(TRACEBACK, [(0, 1), (1, -9)], "ValueError"), (PEER, [(1, 1), (2, -15), (0, 1)], "RuntimeError")],
+)
+def test_trouble_of_ones_own_counts_before_another_workers_signal(
+    said: str, codes: list[tuple[int, int]], error: str
+) -> None:
+    found = failed(said + summary(*codes))
+    assert (found.reason, found.signal_number) == ("exit_code", None)
+    assert found.message.startswith(error)
 
 
 def test_an_error_without_message() -> None:

@@ -341,7 +341,8 @@ class Checkpoints:
         What one rank alone knows (a signal, rank 0's clock) is exchanged in the background and heeded by all when the
         next exchange is begun: nobody waits for it, and steps of a millisecond do not pay for it every time.
         """
-        due = self._interval.is_due(self._step, since_last_s=now - self._saved_at)
+        is_first = self._saved_step == 0
+        due = self._interval.is_due(self._step, since_last_s=now - self._saved_at, is_first=is_first)
         if self._peers.world_size == 1:
             return self._warned, due
         warned, by_clock = False, False

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from windlass.core.errors import InvalidInput
 from windlass.core.quantities import parse_duration
 
+_FIRST_S = 60.0  # a run whose node is lost early is to have something, and one that cannot save is to say so
 _BARE = re.compile(r"^\s*[\d.]+\s*$")
 
 
@@ -41,11 +42,12 @@ class Interval:
         if (self.steps or self.seconds or 0) <= 0:
             raise InvalidInput(f"{name} is {every!r}; {options}")
 
-    def is_due(self, step: int, *, since_last_s: float) -> bool:
+    def is_due(self, step: int, *, since_last_s: float, is_first: bool = False) -> bool:
+        """`is_first`: there is nothing to go on from yet, so that the beginning counts as the last one."""
         if self.steps is not None:
             return step % self.steps == 0
         assert self.seconds is not None
-        return since_last_s >= self.seconds
+        return since_last_s >= (min(self.seconds, max(_FIRST_S, self.seconds / 10)) if is_first else self.seconds)
 
 
 class MemoryPace:

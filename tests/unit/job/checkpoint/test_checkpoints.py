@@ -8,6 +8,7 @@ import math
 import os
 import random
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -335,9 +336,29 @@ def test_a_folder_that_cannot_be_written_to_can_be_read(tmp_path: Path) -> None:
         assert make_folder(tmp_path / "new") is None
 
 
+def test_the_first_save_of_a_run_does_not_wait_for_the_whole_interval(tmp_path: Path) -> None:
+    model, optimizer = made(0)
+    with checkpoints(model=model, optimizer=optimizer, every="10m", folder=tmp_path) as ckpt:
+        for step, later_s in enumerate([59.0, 61.0, 599.0, 601.0], start=1):
+            ckpt._saved_at = time.monotonic() - later_s
+            ckpt.step(step)
+            ckpt.wait()
+        assert [saved.step for saved in list_saved(tmp_path)] == [4, 2]
+    with checkpoints(model=model, optimizer=optimizer, every="10m", folder=tmp_path) as ckpt:
+        ckpt._saved_at = time.monotonic() - 61.0
+        ckpt.step(5)
+        ckpt.wait()
+        assert [saved.step for saved in list_saved(tmp_path)] == [4, 2]  # it has something to go on from
+
+
 def test_intervals() -> None:
     assert [step for step in range(1, 7) if Interval(3).is_due(step, since_last_s=0)] == [3, 6]
     assert Interval("10m").is_due(1, since_last_s=600)
     assert not Interval("10m").is_due(1, since_last_s=599)
+    assert not Interval("10m").is_due(1, since_last_s=59, is_first=True)
+    assert Interval("10m").is_due(1, since_last_s=60, is_first=True)
+    assert not Interval("1h").is_due(1, since_last_s=359, is_first=True)
+    assert Interval("30s").is_due(1, since_last_s=30, is_first=True)
+    assert not Interval(3).is_due(1, since_last_s=3600, is_first=True)
     with pytest.raises(InvalidInput, match="every is 0"):
         Interval(0)

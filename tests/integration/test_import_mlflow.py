@@ -243,6 +243,15 @@ for run in runs:
     assert here.program(READS) == server.program(READS)
 
 
+def test_runs_are_not_asked_for_one_by_one_where_no_model_is(server: Place, here: Place) -> None:
+    server.program("mlflow.log_metric('loss', 1)")
+    opened = LikeMlflows(server.uri, server.environ)
+    calls: list[str] = []
+    opened._http.event_hooks["request"] = [lambda request: calls.append(request.url.path)]
+    assert copy(server, here, opened).runs["copied"] == 1
+    assert "/api/2.0/mlflow/runs/get" not in calls
+
+
 def test_what_came_since_follows_and_what_was_deleted_here_stays_so(server: Place, here: Place) -> None:
     made = server.program(WRITES)
     copy(server, here)

@@ -51,6 +51,7 @@ class RestSource:
         self._url = url.rstrip("/")
         self._histories = Histories(self._history_of_many)
         self._is_windlass: bool | None = None
+        self._lists_are_whole: bool | None = None  # MLflow's do not say which models runs have read
         token = environ.get("MLFLOW_TRACKING_TOKEN")
         user = environ.get("MLFLOW_TRACKING_USERNAME")
         self._http = httpx.Client(
@@ -95,13 +96,15 @@ class RestSource:
             "max_results": 200,
             "order_by": ["attributes.start_time ASC"],  # runs that begin meanwhile come after all pages
         }
+        if self._lists_are_whole is None:
+            self._lists_are_whole = self.is_windlass() or not self._has_models()
         for page in self._whole_pages("POST", "runs/search", asked):
             runs = [answers.read_run(found) for found in page.get("runs") or ()]
             self._histories.announce(runs)
             yield from runs
 
     def whole(self, run: Run) -> Run:
-        if self.is_windlass():
+        if self._lists_are_whole:
             return run
         found = answers.read_run(self._call("GET", "runs/get", {"run_id": run.id})["run"])
         return replace(run, datasets=found.datasets, model_inputs=found.model_inputs, model_outputs=found.model_outputs)
@@ -139,6 +142,13 @@ class RestSource:
         asked = {"experiment_ids": [experiment.id], "max_results": 50}
         for found in self._pages("POST", "logged-models/search", asked, "models", absent_is_empty=True):
             yield answers.read_logged_model(found)
+
+    def _has_models(self) -> bool:
+        """Without any no run has read one, and asking for each run takes as long as much of its copying."""
+        ids = [experiment.id for experiment in self.experiments(deleted=True)]
+        asked = {"experiment_ids": ids, "max_results": 1}
+        found = self._pages("POST", "logged-models/search", asked, "models", absent_is_empty=True)
+        return next(found, None) is not None
 
     def registered_models(self) -> Iterator[RegisteredModel]:
         seen: set[str] = set()

@@ -285,6 +285,16 @@ class TestWhatSlurmDoes:
         wait_for(lambda: not is_running(rank_pid), "the rank on the failed node to be gone")
         assert runs.look(attempt_id).exit == seen.exit
 
+    def test_an_attempt_does_not_wait_for_a_node_that_went_down_before_it_began(self, runs: SlurmRuns) -> None:
+        runs.cluster.ask("scontrol", "update", "nodename=n2", "state=down", "reason=test")
+        attempt_id = runs.shell("sleep 600", nodes=("n1", "n2"))
+        seen = runs.wait(attempt_id)
+        assert seen.exit is not None
+        assert seen.exit.reason is ExitReason.LOST
+        assert "node n2 went down before its job began" in seen.exit.message
+        assert (seen.exit.trouble, seen.exit.node_rank) == (NODE, 1)
+        wait_for(lambda: not runs.cluster.ask("squeue", "-h").strip(), "its job to be cancelled")
+
     def test_a_time_limit_of_the_spec_ends_it_with_grace(self, runs: SlurmRuns) -> None:
         launch = runs.render("/bin/sh", "-c", "sleep 600", options={"time": "00:00:06"})
         runs.engine.launch(launch)

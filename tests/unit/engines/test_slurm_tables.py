@@ -159,6 +159,14 @@ class TestJobs:
         seen = view(JobRow(job_id="7", state="PENDING", reason="Priority"))
         assert (seen.standing, seen.detail) == (Standing.WAITING, "pending in Slurm: Priority")
 
+    def test_waiting_for_a_node_that_is_down_is_hopeless(self) -> None:
+        pending = JobRow(job_id="7", state="PENDING", reason="ReqNodeNotAvail, UnavailableNodes:n2")
+        seen = view(pending, nodes=[node("n1"), node("n2", "down")])
+        assert (seen.standing, seen.is_hopeless, seen.down) == (Standing.WAITING, True, {"n2"})
+        assert seen.message.startswith("node n2 went down before its job began")
+        assert not view(pending, nodes=[node("n1"), node("n2")]).is_hopeless
+        assert not view(JobRow(job_id="7", state="RUNNING"), nodes=[node("n2", "down")]).is_hopeless
+
     def test_of_two_jobs_the_living_one_counts(self) -> None:
         rows = (JobRow(job_id="7", state="FAILED"), JobRow(job_id="8", state="RUNNING"))
         assert view(*rows).standing is Standing.ALIVE
@@ -209,6 +217,16 @@ class TestExplanations:
         assert needs_explanation(self.ended, None)
         assert not needs_explanation(self.ended, {"kind": "preempted"})
         assert not needs_explanation({**self.ended, "reason": "completed"}, None)
+
+    def test_a_rank_that_heeded_anothers_sigterm_needs_one_too(self) -> None:
+        heeded = {**self.ended, "reason": "exit_code", "exit_code": 143, "message": "rank 2 exited with code 143"}
+        assert needs_explanation(heeded, None)
+        assert not needs_explanation(heeded, {"kind": "cancelled"})
+        assert not needs_explanation({**heeded, "exit_code": 1}, None)
+        failed = view(JobRow(job_id="7", state="NODE_FAIL"), nodes=[node("n1"), node("n2", "down")])
+        told = explain_end(heeded, failed, NAMES)
+        assert (told["reason"], told["trouble"]) == (ExitReason.LOST, NODE)
+        assert told["message"].endswith("rank 2 exited with code 143")
 
     def test_slurm_knows_who_it_was(self) -> None:
         cancelled = explain_end(self.ended, view(JobRow(job_id="7", state="CANCELLED")), NAMES)

@@ -280,7 +280,8 @@ class SlurmEngine:
         requeued = any(is_past_life(status, view) for status in statuses)
         if requeued:
             self._watcher.cancel(attempt.token)  # its next life would only find that the attempt has been
-        if view.standing is not Standing.OVER and not requeued:
+        hopeless = view.is_hopeless and not statuses
+        if view.standing is not Standing.OVER and not requeued and not hopeless:
             attempt.over_since = None
             return
         now = time.monotonic()
@@ -289,6 +290,8 @@ class SlurmEngine:
         attempt.look_anew()
         if now - attempt.over_since < self._config.settle_s or self._all_ended(attempt):
             return
+        if hopeless:
+            self._watcher.cancel(attempt.token)  # should it begin all the same, it finds that the attempt is over
         reason, message = (ExitReason.LOST, "Slurm requeued its job") if requeued else (view.reason, view.message)
         if view.is_unexplained and (said := attempt.last_words()):
             message += f": {said}"

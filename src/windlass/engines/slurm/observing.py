@@ -5,6 +5,7 @@ What a node wrote into its folder counts before what Slurm says of its job, and 
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -21,6 +22,7 @@ _REASONS = {
     "TIMEOUT": ExitReason.TIMEOUT,
     "DEADLINE": ExitReason.TIMEOUT,
 }
+_STOPPED = 128 + signal.SIGTERM  # as a shell says of a process that ended because of it
 _SAYINGS = {
     "PREEMPTED": "Slurm preempted its job",
     "OUT_OF_MEMORY": "Slurm ended its job for memory",
@@ -48,8 +50,13 @@ class JobView:
     reason: ExitReason = ExitReason.LOST  # once it is over: why, should a node itself have left no outcome
     message: str = ""
     state: str = ""
-    down: frozenset[str] = frozenset()  # the nodes that failed, if that ended it
+    down: frozenset[str] = frozenset()  # the nodes that failed, if that ended it, or that it waits for in vain
     lives: Mapping[str, int] | None = None  # per job that is not over, how often Slurm has started it again
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Its nodes were chosen before it was submitted, so it waits until those that are down come back."""
+        return self.standing is Standing.WAITING and bool(self.down)
 
     @property
     def is_unexplained(self) -> bool:
@@ -70,7 +77,15 @@ def view_jobs(
     if going:
         row = going[0]
         why = row.reason or row.state.lower().replace("_", " ")
-        return JobView(standing=Standing.WAITING, detail=f"pending in Slurm: {why}", lives=lives, state=row.state)
+        down = [node.name for node in nodes if node.is_gone]
+        return JobView(
+            standing=Standing.WAITING,
+            detail=f"pending in Slurm: {why}",
+            message=f"node {', '.join(down)} went down before its job began (job {row.job_id}: {why})" if down else "",
+            state=row.state,
+            down=frozenset(down),
+            lives=lives,
+        )
     if rows:
         newest = max(rows, key=lambda row: (row.restarts, int(row.job_id) if row.job_id.isdigit() else 0))
         return _over(newest.job_id, newest.state, newest.reason, nodes)
@@ -122,5 +137,9 @@ def blame_node(down: Collection[str], node_names: Sequence[str]) -> dict[str, An
 
 
 def needs_explanation(outcome: Mapping[str, Any], wish: Mapping[str, Any] | None) -> bool:
-    told = str(outcome["message"]).startswith(FROM_OUTSIDE)
-    return wish is None and told and outcome["reason"] == ExitReason.PREEMPTED
+    """One that was told to stop by nobody we know; or whose ranks ended as those do that heed SIGTERM, which may have
+    come to a rank of another node: they agree on the step that is their last."""
+    if wish is not None:
+        return False
+    told = str(outcome["message"]).startswith(FROM_OUTSIDE) and outcome["reason"] == ExitReason.PREEMPTED
+    return told or (outcome["reason"] == ExitReason.EXIT_CODE and outcome.get("exit_code") == _STOPPED)

@@ -25,7 +25,8 @@ _UNFIT = frozenset(
     )
 )
 _GOING = frozenset(("drain", "draining", "drained", "fail", "failing"))
-_DOWN = frozenset(("down", "not_responding", "fail", "error"))
+_GONE = frozenset(("down", "fail", "error"))
+_DOWN = _GONE | {"not_responding"}
 
 
 class JobLife(StrEnum):
@@ -86,6 +87,11 @@ class NodeRow:
     @property
     def is_down(self) -> bool:
         return bool(self.states & _DOWN)
+
+    @property
+    def is_gone(self) -> bool:
+        """Until somebody brings it back. One that does not respond may just be slow to."""
+        return bool(self.states & _GONE)
 
     @property
     def is_going(self) -> bool:

@@ -60,7 +60,8 @@ with (
 class Training:
     """A run of it, and the folder in which its ranks tell what they did."""
 
-    def __init__(self, client: Client, folder: Path, *, max_nodes: int, **keys: Any) -> None:
+    def __init__(self, client: Client, folder: Path, *, max_nodes: int, nproc: int = 1, **keys: Any) -> None:
+        self._nproc = nproc
         self.told = folder / "told"
         code = folder / "code"
         for one in (self.told, code):
@@ -70,6 +71,7 @@ class Training:
             name="elastic",
             script="train.py",
             code=code,
+            nproc=nproc,
             elastic={"min_nodes": 1, "max_nodes": max_nodes, "grow_every": 1},
             grace="2m",
             retry={"max": 5, "backoff": 0.1},
@@ -86,7 +88,7 @@ class Training:
             if attempts and len(attempts[-1].nodes) == nodes:
                 told = self.told.glob(f"attempt-{attempts[-1].number}-rank-*")
                 steps = [[int(line.split()[0]) for line in whole_lines(path)] for path in told]
-                if len(steps) >= nodes and min(map(len, steps)) > 20:
+                if len(steps) >= nodes * self._nproc and min(map(len, steps)) > 20:
                     return max(made[-1] for made in steps)
             assert self.run.refresh().state not in ("failed", "succeeded"), states
             assert time.monotonic() < deadline, states

@@ -43,12 +43,13 @@ class Site(ABC):
         """What the server's config says about it."""
 
     @abstractmethod
-    def kill_node(self, attempt: AttemptView) -> None:
-        """A machine that holds a part of the attempt is gone, without a word: that of the last ranks if it can be."""
+    def kill_node(self, attempt: AttemptView) -> str:
+        """A machine that holds a part of the attempt is gone, without a word: that of the last ranks if it can be. Its
+        name."""
 
+    @abstractmethod
     def give_back(self) -> None:
         """The machine that was killed is there again; what runs on others is not disturbed."""
-        raise NotImplementedError(f"{self.type} loses no machines")
 
     @contextlib.contextmanager
     def outage(self) -> Iterator[None]:
@@ -67,10 +68,15 @@ class LocalSite(Site):
     def engine(self, folder: Path) -> dict[str, Any]:  # noqa: ARG002
         return {"type": "local", "nodes": 2}
 
-    def kill_node(self, attempt: AttemptView) -> None:
+    def kill_node(self, attempt: AttemptView) -> str:
+        """All that is on it, for it is a part of this machine: who is not to find it there again sets it aside."""
         status = read_json(os.path.join(attempt.log_dirs[-1], layout.STATUS))
         assert status is not None
         os.kill(status["pid"], signal.SIGKILL)
+        return attempt.nodes[-1]
+
+    def give_back(self) -> None:
+        return
 
 
 class RaySite(Site):
@@ -82,9 +88,11 @@ class RaySite(Site):
     def engine(self, folder: Path) -> dict[str, Any]:
         return {"type": "ray", "address": self._cluster.address, "namespace": folder.name}
 
-    def kill_node(self, attempt: AttemptView) -> None:
+    def kill_node(self, attempt: AttemptView) -> str:
         """Any but the head, which is no node among others."""
-        self._cluster.kill_raylet([name for name in attempt.nodes if name in self._cluster.nodes][-1])
+        name = [name for name in attempt.nodes if name in self._cluster.nodes][-1]
+        self._cluster.kill_raylet(name)
+        return name
 
     def recover(self) -> None:
         self.give_back()
@@ -110,11 +118,12 @@ class SlurmSite(Site):
             "settle_s": 1.0,
         }
 
-    def kill_node(self, attempt: AttemptView) -> None:
+    def kill_node(self, attempt: AttemptView) -> str:
         """The daemon goes; Slurm is told, as a site's health check would: by itself it takes its time."""
         node = attempt.nodes[-1]
         self._cluster.kill(node)
         self._cluster.ask("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
+        return node
 
     def give_back(self) -> None:
         for node in self._cluster.node_names:
@@ -151,10 +160,11 @@ class KubernetesSite(Site):
             "node_loss": 2,
         }
 
-    def kill_node(self, attempt: AttemptView) -> None:
+    def kill_node(self, attempt: AttemptView) -> str:
         name = attempt.nodes[-1]
         self._cluster.node(name).kill()
         self._killed.append(name)
+        return name
 
     def give_back(self) -> None:
         for name in self._killed:

@@ -9,12 +9,15 @@ import math
 import random
 import threading
 from collections import Counter
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import event, insert, select, update
+from sqlalchemy import Connection, event, insert, select, update
 
 from windlass.controller.compactor import Compactor, Keeping
 from windlass.core.errors import Conflict, InvalidInput
@@ -268,6 +271,44 @@ def test_of_two_that_compact_the_same_one_does(database: Database) -> None:
         assert sum(pool.map(race, [Deed.CHUNK, Deed.CHUNK, Deed.MERGE, Deed.MERGE])) == 1
     with database.read() as tx:
         assert [one.step for one in load_history(tx, run_id, "loss")] == list(range(100))
+
+
+class _Held:
+    """A database to which a server comes to write only after others have."""
+
+    def __init__(self, db: Database, meanwhile: Callable[[], None]) -> None:
+        self._db, self._meanwhile = db, meanwhile
+        self.read = db.read
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        self._meanwhile()
+        with self._db.write() as tx:
+            yield tx
+
+
+@pytest.mark.parametrize("deed", Deed)
+@pytest.mark.parametrize("theirs", Deed)
+def test_a_server_that_was_held_up_removes_nothing_that_it_has_not_read(
+    database: Database, deed: Deed, theirs: Deed
+) -> None:
+    """Its lease may have passed on meanwhile. What the others merge has the id of the oldest, and one that is free may
+    be given to what comes next."""
+    run_id = new_run()
+    log(database, run_id, line(3))
+
+    def meanwhile() -> None:
+        log(database, run_id, line(3, start=3))
+        compact(database, run_id, theirs)
+        log(database, run_id, line(3, start=6))
+
+    with database.read() as tx:
+        ids = tuple(tail.id for tail in packing.load_tails(tx, run_id))
+    held: Any = _Held(database, meanwhile)
+    with pytest.raises(Conflict):
+        packing.compact(held, run_id, Compaction(deed=deed, tail_ids=ids))
+    with database.read() as tx:
+        assert [one.step for one in load_history(tx, run_id, "loss")] == list(range(9))
 
 
 def test_writers_and_the_compactor_lose_nothing_to_each_other(database: Database) -> None:

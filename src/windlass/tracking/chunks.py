@@ -1,6 +1,6 @@
 """Making chunks of tails, thinning and removing them. Points are read and packed outside of any write: others write
-meanwhile, and what they add is not touched. A write goes through only while everything it replaces is still there, so
-two servers that do the same do it once.
+meanwhile, and what they add is not touched. A write goes through only while everything it replaces is still what was
+read, so two servers that do the same do it once.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from windlass.tracking.tables import chunks, points, tails
 _NAMES_AT_ONCE = 500
 _ROWS_AT_ONCE = 20_000
 _CHUNKS_AT_ONCE = 500
+_GONE = "tails are gone or have grown: another server has merged them"
 
 
 def load_busy(tx: Connection, *, many: int, enough: int, settled: int) -> list[str]:
@@ -51,7 +52,8 @@ def compact(db: Database, run_id: str, compaction: Compaction) -> None:
     kept = pack(blocks) if rows is None else b""
     with db.write() as tx:
         _lock(tx, run_id)
-        _check_there(tx, compaction.tail_ids)
+        if _load_data(tx, compaction.tail_ids) != data:  # a merged tail has the id of its oldest, and more points
+            raise Conflict(_GONE)
         if rows is None:
             _merge_tails(tx, compaction.tail_ids, blocks, kept)
         else:
@@ -104,14 +106,8 @@ def _lock(tx: Connection, run_id: str) -> None:
 def _load_data(tx: Connection, tail_ids: Sequence[int]) -> list[bytes]:
     found = list(tx.execute(select(tails.c.data).where(tails.c.id.in_(tail_ids)).order_by(tails.c.id)).scalars())
     if len(found) != len(tail_ids):
-        raise Conflict("tails are gone: another server has merged them")
+        raise Conflict(_GONE)
     return found
-
-
-def _check_there(tx: Connection, tail_ids: Sequence[int]) -> None:
-    found = tx.execute(select(func.count()).select_from(tails).where(tails.c.id.in_(tail_ids))).scalar_one()
-    if found != len(tail_ids):
-        raise Conflict("tails are gone: another server has merged them")
 
 
 def _merge_tails(tx: Connection, tail_ids: Sequence[int], blocks: Sequence[Block], data: bytes) -> None:

@@ -39,11 +39,18 @@ class WholeSender:
     def look(self, *, closing: bool) -> bool:
         """Send what is to be sent now; False if there is nothing. Raises Unavailable and its like."""
         if self._stored is None:
-            self._stored = {one.name: one.manifest for one in list_stored(self._bucket)}
-            say("there", names=sorted(self._stored))
-            for name, manifest in self._stored.items():
-                say("stored", name=name, manifest=asdict(manifest))
+            self._learn()
         return self._send_next(closing=closing)
+
+    def _learn(self) -> None:
+        """What is in the store: more than we have sent, for an uploader of an attempt before may still be at work."""
+        known = self._stored or {}
+        found = {one.name: one.manifest for one in list_stored(self._bucket, known)}
+        if self._stored is None:
+            say("there", names=sorted(found))
+        self._stored = found
+        for name in sorted(found.keys() - known.keys()):
+            say("stored", name=name, manifest=asdict(found[name]))
 
     def _send_next(self, *, closing: bool) -> bool:
         names = {stored_name(saved.manifest): saved for saved in list_saved(self._folder)}
@@ -86,6 +93,7 @@ class WholeSender:
         """Remove by the store's own retention, and what was never finished. The newest stays: `decide_retention`."""
         if self._is_tidy or self._stored is None:
             return
+        self._learn()
         names = {id(manifest): name for name, manifest in self._stored.items()}
         for manifest in decide_retention(self._stored.values(), self._keep, now=time.time()):
             name = names[id(manifest)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import time
@@ -20,6 +21,8 @@ from windlass.core.integrity import Finding
 from windlass.job.checkpoint.disk import Disk
 from windlass.job.checkpoint.folder import check_hashes, check_sizes, discard, list_saved
 from windlass.job.checkpoint.stores.fetching import fetch_files, show
+from windlass.job.checkpoint.stores.throttle import Throttle
+from windlass.job.checkpoint.stores.whole import WholeSender
 
 
 @pytest.fixture
@@ -64,6 +67,24 @@ def test_the_store_has_a_retention_of_its_own(bucket: Bucket, tmp_path: Path) ->
     assert [one.manifest.step for one in list_stored(bucket)] == [3, 2]
     assert [line["name"][:15] for line in said if line["what"] == "removed"] == ["step-0000000001"]
     assert [saved.manifest.step for saved in list_saved(folder)] == [3]
+
+
+def test_what_another_uploader_has_finished_is_no_garbage(bucket: Bucket, tmp_path: Path) -> None:
+    """Of an attempt before, say, whose last save it was left to send; it counts for the retention too."""
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    save(order(ours, 1))
+    sender = WholeSender(settings(ours, bucket.address), bucket, Throttle(None))
+    assert sender.look(closing=False)
+    sender.tidy()
+    save(order(theirs, 3, save_id="bbbb"))
+    assert upload(settings(theirs, bucket.address))[0] == 0
+    long_ago = time.time() - 7200
+    for path in (tmp_path / "store").glob("step-0000000003-*/*"):
+        os.utime(path, (long_ago, long_ago))
+    save(order(ours, 2, save_id="cccc"))
+    while sender.look(closing=True):
+        sender.tidy()
+    assert [one.manifest.step for one in list_stored(bucket)] == [3, 2]
 
 
 @pytest.mark.timeout(600)

@@ -81,9 +81,7 @@ class Slots:
         """One whose bytes may be changed: what it held is no copy any more. True: its arena is new to the saver."""
         assert self._layout is not None
         slot = choose_slot(self._slots)
-        slot.step = None
-        if slot.is_on_record and self._memory is not None:
-            self._memory.drop(self._rank, slot.number)
+        self._empty(slot)
         if slot.arena is not None:
             return slot, False
         slot.arena = self._open(slot, self._layout.arena_bytes)
@@ -98,6 +96,12 @@ class Slots:
                 self._memory.commit(copy)
             except OSError as error:
                 self._take_off_record(slot, error)
+
+    def give_up(self, step: int) -> None:
+        """The copy of this step, if there is one: what it held is no copy any more."""
+        for slot in self._slots:
+            if slot.step == step:
+                self._empty(slot)
 
     def begin_saving(self, slot: Slot) -> None:
         if slot.is_on_record and self._memory is not None:
@@ -125,6 +129,11 @@ class Slots:
             if slot.arena is not None:
                 slot.arena.close()
                 slot.arena = None
+
+    def _empty(self, slot: Slot) -> None:
+        slot.step = None
+        if slot.is_on_record and self._memory is not None:
+            self._memory.drop(self._rank, slot.number)
 
     def _open(self, slot: Slot, size_bytes: int) -> Arena:
         if slot.is_on_record and self._memory is not None:

@@ -76,7 +76,8 @@ class Snapshots:
         self._keep = keep
         self._extras = extras or {}  # what else savers are told: `Order`
         # One for all ranks and for this life of the processes: what an earlier life left is told apart by it.
-        self._save_id = peers.from_first(secrets.token_hex(4))
+        self._life = peers.from_first(secrets.token_hex(4))
+        self._saves = 0  # that were begun, on all ranks alike
         self._copier = Copier(state.optimizer, overlaps=overlaps)
         self._memory = memory
         self.pace = pace or MemoryPace("off")
@@ -122,6 +123,7 @@ class Snapshots:
                 )
             return False
         self._slots.release()
+        self._saves += 1
         if changed or self._must_lay_out:
             self._lay_out(tensors)
         self._take(step, reason, metrics, tensors, began, may_overlap=not at_once)
@@ -299,7 +301,7 @@ class Snapshots:
         copy = MemoryCopy(
             rank=self._peers.rank,
             slot=taken.slot.number,
-            life=self._save_id,
+            life=self._life,
             step=taken.step,
             run_id=mine.run_id,
             attempt=mine.attempt,
@@ -320,7 +322,8 @@ class Snapshots:
         mine = session()
         order = Order(
             folder=str(self._folder),
-            save_id=self._save_id,
+            # Of its own: a save of the same step that came to nothing may have left parts of some ranks.
+            save_id=f"{self._life}{self._saves:04x}",
             rank=self._peers.rank,
             world_size=self._peers.world_size,
             step=taken.step,
@@ -357,6 +360,8 @@ class Snapshots:
         self._exchange = None
         if not busy:
             self._slots.release()
+        if torn or changed:  # some rank has no such copy: the place of one that all have is not to be taken next
+            self._slots.give_up(self._copied_step)
         self._must_lay_out = self._must_lay_out or bool(changed)
         if torn:
             self._copier.give_up_overlapping()

@@ -33,6 +33,15 @@ def read_json(path: str) -> dict[str, Any] | None:
     return value
 
 
+def read_if_whole(path: str) -> dict[str, Any] | None:
+    """The object in `path`; None where there is none that can be read and understood. For what tells and decides
+    nothing: programs may write what they like here, and machines that lose power cut files short."""
+    try:
+        return read_json(path)
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
 def write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:

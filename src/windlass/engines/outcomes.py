@@ -12,6 +12,7 @@ from windlass.engines.contract import StopKind
 
 _STOPPED = (ExitReason.CANCELLED, ExitReason.PREEMPTED)
 _HIGHEST = 1_000_000  # generation
+_SUMMED = ("cpu_percent", "rss_bytes", "peak_rss_bytes", "cpu_seconds")  # of samples, over the nodes of a gang
 _NO_FAILURE = (ExitReason.COMPLETED, *_STOPPED)
 
 
@@ -99,8 +100,11 @@ def _is_recovery(entry: object) -> bool:
 def merge_usage(samples: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     if len(samples) <= 1:
         return samples[0] if samples else None
+    samples = [sample for sample in samples if _is_sample(sample)]
+    if not samples:
+        return None
     merged: dict[str, Any] = {"at": max(sample["at"] for sample in samples)}
-    for name in ("cpu_percent", "rss_bytes", "peak_rss_bytes", "cpu_seconds"):
+    for name in _SUMMED:
         merged[name] = sum(sample[name] for sample in samples)
     for name in ("gpus", "ranks"):
         merged[name] = [item for sample in samples for item in _rows(sample, name)]
@@ -108,10 +112,18 @@ def merge_usage(samples: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | Non
         merged["nodes"] = nodes
     if printed := [sample["printed"] for sample in samples if sample.get("printed")]:
         merged["printed"] = printed[0]  # of the node with the first rank
-    told = [sample["progress"] for sample in samples if sample.get("progress")]
+    told = [sample["progress"] for sample in samples if _is_progress(sample.get("progress"))]
     if told:
         merged["progress"] = max(told, key=lambda progress: int(progress["step"]))
     return merged
+
+
+def _is_sample(sample: Mapping[str, Any]) -> bool:
+    return all(isinstance(sample.get(name), int | float) for name in ("at", *_SUMMED))
+
+
+def _is_progress(found: object) -> bool:
+    return isinstance(found, Mapping) and isinstance(found.get("step"), int)
 
 
 def _rows(sample: Mapping[str, Any], name: str) -> list[Any]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from windlass.agent import layout, outcome
-from windlass.agent.files import read_json, write_json
+from windlass.agent.files import read_if_whole, read_json, write_json
 from windlass.core.exits import ExitReason
 from windlass.engines.contract import StopKind
 
@@ -26,16 +26,16 @@ class NodeFolder:
         return self._read(layout.PLAN)
 
     def status(self) -> dict[str, Any] | None:
-        return self._read(layout.STATUS)
+        return self._read_until_end(layout.STATUS)
 
     def outcome(self) -> dict[str, Any] | None:
         return self._read(layout.OUTCOME)
 
     def usage(self) -> dict[str, Any] | None:
-        return self._read(layout.USAGE)
+        return read_if_whole(str(self.path / layout.USAGE))
 
     def environment(self) -> dict[str, Any] | None:
-        return self._read(layout.ENVIRONMENT)
+        return read_if_whole(str(self.path / layout.ENVIRONMENT))
 
     def write_plan(self, plan: Mapping[str, Any]) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
@@ -46,7 +46,7 @@ class NodeFolder:
         write_json(str(self.path / layout.STOP), {"kind": kind.value, "grace_s": grace_s, "reason": reason})
 
     def wish(self) -> dict[str, Any] | None:
-        return self._read(layout.STOP)
+        return self._read_until_end(layout.STOP)
 
     def is_asked_to_stop(self) -> bool:
         return (self.path / layout.STOP).exists()
@@ -90,6 +90,15 @@ class NodeFolder:
             yield False
         finally:
             os.close(fd)
+
+    def _read_until_end(self, name: str) -> dict[str, Any] | None:
+        """Cut short or overwritten, it leaves unknown what becomes of the node; but not once the end is on record."""
+        try:
+            return self._read(name)
+        except (OSError, ValueError, RecursionError):
+            if outcome.exists(str(self.path)):
+                return None
+            raise
 
     def _read(self, name: str) -> dict[str, Any] | None:
         return read_json(str(self.path / name))

@@ -23,6 +23,12 @@ class NodeLook:
     recoveries: Sequence[Mapping[str, Any]] = ()
 
 
+def told_recoveries(status: Mapping[str, Any] | None) -> Sequence[Mapping[str, Any]]:
+    """Programs can write into the folder of their node: what is no list is none."""
+    found = (status or {}).get("recoveries")
+    return found if isinstance(found, list) else ()
+
+
 def decide_phase(looks: Sequence[NodeLook]) -> Phase:
     """What is true of one node is true of the gang: it runs only if all of it does, and what is unknown stays so."""
     phases = {look.phase for look in looks}

@@ -14,7 +14,7 @@ from windlass.core.clock import Clock
 from windlass.core.resources import Node
 from windlass.engines.contract import CodeStore, Launch, Observation, Phase, StopKind, refuse_image
 from windlass.engines.folders.faults import explain_os_error
-from windlass.engines.folders.observing import NodeLook, decide_stop, observe
+from windlass.engines.folders.observing import NodeLook, decide_stop, observe, told_recoveries
 from windlass.engines.folders.plans import attempt_dir
 from windlass.engines.local.listener import Listener
 from windlass.engines.local.machine import Machine, measure_machine
@@ -165,16 +165,13 @@ class LocalEngine:
         if attempt_id in self._seen:
             return self._seen[attempt_id]
         folder = attempt_dir(self._home, attempt_id)
-        first = LocalNode(path=folder / "node-0", attempt_id=attempt_id, rank=0)
-        plan = first.plan()
-        count = plan["nnodes"] if plan else len(list(folder.glob("node-*")))
-        nodes = tuple(
-            LocalNode(path=folder / f"node-{rank}", attempt_id=attempt_id, rank=rank) for rank in range(count)
-        )
+        there = _nodes_in(folder, attempt_id, len(list(folder.glob("node-*"))))
+        if there and all(node.outcome() is not None for node in there):
+            return _Seen(nodes=there, grace_s=0.0)  # also after its release, and whatever became of its plans
+        plan = LocalNode(path=folder / "node-0", attempt_id=attempt_id, rank=0).plan()
         if plan is None:
-            # Released: the end can still be read.
-            ended = nodes and all(node.outcome() is not None for node in nodes)
-            return _Seen(nodes=nodes, grace_s=0.0) if ended else None
+            return None
+        nodes = _nodes_in(folder, attempt_id, plan["nnodes"])
         if any(node.plan() is None for node in nodes):
             return None
         return self._seen.setdefault(attempt_id, _Seen(nodes=nodes, grace_s=plan["grace_s"]))
@@ -199,21 +196,22 @@ class LocalEngine:
 
     def _look_at(self, node: LocalNode, asked: tuple[str, float] | None) -> NodeLook:
         outcome, status = node.last_word(self._clock.now())
+        started_at, state = None, None
         if outcome is not None:
             phase, started_at = Phase.ENDED, outcome["started_at"]
         elif status is None:
-            phase, started_at = Phase.STARTING if self._will_start(asked) else Phase.ABSENT, None
+            phase = Phase.STARTING if self._will_start(asked) else Phase.ABSENT
         else:
-            phase = Phase.STARTING if status["state"] == "starting" else Phase.RUNNING
-            started_at = status["started_at"]
+            started_at, state = status["started_at"], status["state"]
+            phase = Phase.STARTING if state == "starting" else Phase.RUNNING
         return NodeLook(
             log_dir=str(node.path),
             phase=phase,
             outcome=outcome,
             started_at=started_at,
             usage=node.usage(),
-            state=status["state"] if status is not None else None,
-            recoveries=(status or {}).get("recoveries") or (),
+            state=state,
+            recoveries=told_recoveries(status),
         )
 
     def _will_start(self, asked: tuple[str, float] | None) -> bool:
@@ -236,3 +234,7 @@ class LocalEngine:
             node.wish_to_stop(grace_s=grace_s, reason=reason, kind=kind)
         for node in running:
             node.act_on_wish(self._clock.now())
+
+
+def _nodes_in(folder: Path, attempt_id: str, count: int) -> tuple[LocalNode, ...]:
+    return tuple(LocalNode(path=folder / f"node-{rank}", attempt_id=attempt_id, rank=rank) for rank in range(count))

@@ -108,15 +108,25 @@ class Attempt:
 def load_attempt(shared_dir: Path, attempt_id: str, token: str) -> Attempt | None:
     """None for an attempt that was never written down whole."""
     path = attempt_dir(shared_dir, attempt_id)
+    try:
+        return _load_attempt(path, attempt_id, token)
+    except ValueError:
+        nodes = _nodes_in(path, attempt_id, len(list(path.glob("node-*"))))
+        if not nodes or any(node.outcome() is None for node in nodes):
+            raise
+        # Plans that lost power has cut short, say, keep nobody from the ends that are on record.
+        return Attempt(path=path, attempt_id=attempt_id, token=token, nodes=nodes, plans=None)
+
+
+def _load_attempt(path: Path, attempt_id: str, token: str) -> Attempt | None:
     released = (path / _RELEASED).exists()
     first = read_json(str(path / "node-0" / layout.PLAN))
     if first is None and not released:
         return None
-    count = first["nnodes"] if first is not None else len(list(path.glob("node-*")))
-    nodes = tuple(NodeFolder(path=path / f"node-{rank}", attempt_id=attempt_id, rank=rank) for rank in range(count))
+    nodes = _nodes_in(path, attempt_id, first["nnodes"] if first is not None else len(list(path.glob("node-*"))))
     plans = [node.plan() for node in nodes]
     whole = tuple(plan for plan in plans if plan is not None)
-    if not released and len(whole) < count:
+    if not released and len(whole) < len(nodes):
         return None
     job = read_json(str(path / _JOB))
     return Attempt(
@@ -128,3 +138,7 @@ def load_attempt(shared_dir: Path, attempt_id: str, token: str) -> Attempt | Non
         job_id=str(job["job_id"]) if job is not None else None,
         verdict=read_json(str(path / _VERDICT)) or {},
     )
+
+
+def _nodes_in(path: Path, attempt_id: str, count: int) -> tuple[NodeFolder, ...]:
+    return tuple(NodeFolder(path=path / f"node-{rank}", attempt_id=attempt_id, rank=rank) for rank in range(count))

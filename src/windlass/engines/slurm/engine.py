@@ -20,7 +20,7 @@ from windlass.core.resources import Node
 from windlass.engines.contract import CodeStore, EngineContext, Launch, Notice, Observation, Phase, StopKind
 from windlass.engines.folders.faults import explain_os_error
 from windlass.engines.folders.node import NodeFolder
-from windlass.engines.folders.observing import NodeLook, decide_stop, observe
+from windlass.engines.folders.observing import NodeLook, decide_stop, observe, told_recoveries
 from windlass.engines.slurm.attempt import SCRIPT, Attempt, load_attempt
 from windlass.engines.slurm.commands import SUBMIT_TIMEOUT_S, Slurm, find_commands
 from windlass.engines.slurm.delivery import deliver_agent
@@ -305,7 +305,7 @@ class SlurmEngine:
     def _look_at(self, attempt: Attempt, node: NodeFolder, view: JobView) -> NodeLook:
         end = attempt.node_end(node)
         status = node.status()
-        started_at = status["started_at"] if status is not None else None
+        started_at, state = None, None
         if end is not None and needs_explanation(end, node.wish()):
             waited_s = self._clock.now() - end["ended_at"]
             is_told = view.standing is Standing.OVER or (status is not None and is_past_life(status, view))
@@ -313,7 +313,8 @@ class SlurmEngine:
         if end is not None:
             phase, started_at = Phase.ENDED, end["started_at"]
         elif status is not None:
-            phase = Phase.STARTING if status["state"] == "starting" else Phase.RUNNING
+            started_at, state = status["started_at"], status["state"]
+            phase = Phase.STARTING if state == "starting" else Phase.RUNNING
         elif view.standing is Standing.UNKNOWN:
             phase = Phase.UNKNOWN
         elif view.standing is Standing.UNSUBMITTED:
@@ -326,8 +327,8 @@ class SlurmEngine:
             outcome=end,
             started_at=started_at,
             usage=node.usage(),
-            state=status["state"] if status is not None else None,
-            recoveries=(status or {}).get("recoveries") or (),
+            state=state,
+            recoveries=told_recoveries(status),
         )
 
     def _notice(self, attempt: Attempt) -> Notice | None:

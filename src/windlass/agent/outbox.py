@@ -12,7 +12,7 @@ import time
 from typing import Any, Mapping, NamedTuple
 
 from . import layout
-from .files import read_json
+from .files import read_if_whole, read_json
 
 _MOST_BYTES = 2 << 20  # of files in one report
 _LEAST_BYTES = 64 << 10  # what every proxy lets through
@@ -66,10 +66,12 @@ class Outbox:
         versions = {}
         for name, file_name in _SMALL.items():
             version = self._changed(name)
-            content = read_json(os.path.join(self._node_dir, file_name)) if version is not None else None
-            if version is not None and content is not None:
+            if version is None:
+                continue
+            versions[name] = version
+            content = read_if_whole(os.path.join(self._node_dir, file_name))
+            if content is not None:  # what cannot be read keeps nothing else back
                 head[name] = content
-                versions[name] = version
         files, parts, has_more = self._grown()
         head["files"] = files
         is_last = outcome is not None and not has_more

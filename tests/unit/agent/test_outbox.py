@@ -173,6 +173,22 @@ def test_a_change_after_the_draft_is_sent_with_the_next(tmp_path: Path) -> None:
     assert parse(box.draft())[0]["status"] == {"state": "running"}
 
 
+@pytest.mark.parametrize("text", ["", "[]", '{"cpu'])
+def test_a_small_file_that_cannot_be_read_keeps_nothing_else_back(tmp_path: Path, text: str) -> None:
+    """Lost power leaves such files, and programs may write what they like here."""
+    box = Outbox(str(tmp_path), "me")
+    for name in (layout.STATUS, layout.USAGE, layout.ENVIRONMENT, layout.NOTICE):
+        (tmp_path / name).write_text(text)
+    draft = box.draft()
+    assert parse(draft)[0].keys() == {"incarnation", "files"}
+    box.settle(draft, {})
+    assert not box.is_urgent()
+    write_json(str(tmp_path / layout.STATUS), {"state": "running"})
+    write_json(str(tmp_path / layout.OUTCOME), {"reason": "completed"})
+    head = parse(box.draft())[0]
+    assert (head["status"], head["outcome"]) == ({"state": "running"}, {"reason": "completed"})
+
+
 # ---- pace ----------------------------------------------------------------------------------------------------
 
 

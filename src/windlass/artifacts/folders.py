@@ -15,6 +15,7 @@ from pathlib import Path
 
 from windlass.artifacts.paths import clean_path, file_path
 from windlass.artifacts.types import Content, Entry
+from windlass.blobs.local import sync_folder
 from windlass.core.errors import Conflict, InvalidInput, NotFound
 
 _PIECE_BYTES = 1 << 20
@@ -71,13 +72,23 @@ class ArtifactFolder:
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
             os.chmod(temporary, 0o644)
             os.replace(temporary, target)
+            self._sync_down_to(target.parent)
         except BaseException as error:
             Path(temporary).unlink(missing_ok=True)
             if isinstance(error, IsADirectoryError):
                 raise Conflict(f"'{path}' is a folder") from error
             raise
+
+    def _sync_down_to(self, folder: Path) -> None:
+        """The names of all folders from the root on, which may be new."""
+        root = self._root.resolve()
+        while folder.is_relative_to(root):
+            sync_folder(folder)
+            folder = folder.parent
 
     def _inside(self, path: str) -> Path:
         root = self._root.resolve()

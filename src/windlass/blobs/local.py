@@ -25,6 +25,7 @@ class LocalBlobs:
     def __init__(self, root: Path) -> None:
         self.root = root
         root.mkdir(parents=True, exist_ok=True)
+        self._on_disk: set[str] = set()  # folders of blobs, as far as we have made sure of them
 
     def path(self, digest: str) -> Path:
         return self.root / digest[:2] / digest
@@ -84,9 +85,7 @@ class LocalBlobs:
         return f"file://{self.root}"
 
     def _write(self, digest: str, chunks: Iterable[bytes]) -> None:
-        target = self.path(digest)
         with _room(self.root):
-            target.parent.mkdir(exist_ok=True)
             handle, temporary = tempfile.mkstemp(dir=self.root, prefix=_INCOMING)
         try:
             hasher = hashlib.sha256()
@@ -99,10 +98,21 @@ class LocalBlobs:
                     file.flush()
                     os.fsync(file.fileno())
             check_digest(digest, hasher.hexdigest())
-            os.replace(temporary, target)
+            with _room(self.root):
+                self._place(Path(temporary), digest)
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise
+
+    def _place(self, temporary: Path, digest: str) -> None:
+        """When this returns its name is on the disk, as its bytes are already."""
+        folder = self.path(digest).parent
+        folder.mkdir(exist_ok=True)
+        os.replace(temporary, self.path(digest))
+        sync_folder(folder)
+        if folder.name not in self._on_disk:  # whoever made it
+            sync_folder(self.root)
+            self._on_disk.add(folder.name)
 
 
 class LocalIntake:
@@ -140,14 +150,9 @@ class LocalIntake:
     def place(self) -> None:
         assert self._digest is not None, "it is sealed first"
         assert self._temporary is not None, "it is placed once"
-        target = self._blobs.path(self._digest)
         with _room(self._blobs.root):
-            if not target.parent.exists():
-                target.parent.mkdir(exist_ok=True)
-                _sync_folder(self._blobs.root)
-            os.replace(self._temporary, target)
-            self._temporary = None
-            _sync_folder(target.parent)
+            self._blobs._place(self._temporary, self._digest)
+        self._temporary = None
 
     def close(self) -> None:
         self._file.close()
@@ -156,7 +161,7 @@ class LocalIntake:
             self._temporary = None
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """A file's name is on disk when its folder is."""
     handle = os.open(folder, os.O_RDONLY)
     try:

@@ -211,7 +211,7 @@ class Adopter:
 
     def _commit(self, saving: Path, manifest: Manifest) -> None:
         self._disk.write_file(saving / MANIFEST, render_manifest(manifest).encode())
-        self._disk.sync_dir(saving)
+        self._disk.sync_dirs(saving)
         self._disk.rename(saving, self._folder / folder_name(manifest.step))
         self._disk.sync_dir(self._folder)
         saved = {id(one.manifest): one for one in list_saved(self._folder)}

@@ -62,6 +62,11 @@ class Disk:
         finally:
             os.close(fd)
 
+    def sync_dirs(self, path: Path) -> None:
+        """A folder and all folders in it."""
+        for folder, _, _ in os.walk(path, topdown=False):
+            self.sync_dir(Path(folder))
+
     def write_file(self, path: Path, content: bytes) -> None:
         """A small file, whole or not there."""
         temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")

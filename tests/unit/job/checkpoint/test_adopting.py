@@ -64,6 +64,30 @@ def test_what_has_no_number_counts_on(tmp_path: Path) -> None:
     assert (tmp_path / "adopted" / folder_name(1) / "last.pt").read_bytes() == b"one"
 
 
+class Noting(Disk):
+    """Which names are on the disk for certain: those in folders that were synced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.certain: set[str] = set()
+
+    def sync_dir(self, path: Path) -> None:
+        super().sync_dir(path)
+        self.certain |= {inner.name for inner in path.iterdir()}
+
+    def rename(self, path: Path, to: Path) -> None:
+        if path.is_dir():
+            assert self.certain >= {"deep", "deeper", "weights.bin"}
+        super().rename(path, to)
+
+
+def test_names_in_inner_folders_are_on_the_disk_before_it_is_seen(tmp_path: Path) -> None:
+    inner = tmp_path / "checkpoint-5" / "deep" / "deeper"
+    inner.mkdir(parents=True)
+    (inner / "weights.bin").write_bytes(b"x")
+    assert Adopter(tmp_path, {}, disk=Noting()).take(tmp_path / "checkpoint-5") == 5
+
+
 def test_a_folder_is_taken_with_all_in_it_and_removed_with_all_in_it(tmp_path: Path) -> None:
     adopter = Adopter(tmp_path, {"keep": 1})
     for step in (5, 6):

@@ -52,7 +52,7 @@ def fetch_files(
 def show(stored: Stored, folder: Path, disk: Disk) -> Path:
     """Make a checkpoint of what was fetched. All of its files are here."""
     target, final = folder / fetching_name(stored.name), folder / folder_name(stored.manifest.step)
-    disk.sync_dir(target)
+    disk.sync_dirs(target)
     disk.write_file(target / MANIFEST, render_manifest(stored.manifest).encode())
     disk.sync_dir(target)
     if final in by_newer(folder):

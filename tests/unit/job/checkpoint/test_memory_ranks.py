@@ -138,14 +138,12 @@ def test_a_copy_that_one_rank_lacks_makes_way_for_the_next(
     monkeypatch.setattr(Slots, "claim", claimed)
 
     def work(copies: Snapshots, peers: ThreadPeers) -> None:
+        def late(*given: Any, **how: Any) -> Any:
+            return Late(begin(copies._copier, *given, **how), is_whole=peers.rank == 0)
+
         for step in range(1, 7):
             if step == 4 and trouble == "torn":
-                is_whole = peers.rank == 0
-
-                def torn(*given: Any, **how: Any) -> Any:
-                    return Late(begin(copies._copier, *given, **how), is_whole=is_whole)
-
-                copies._copier.begin = torn  # type: ignore[method-assign]
+                copies._copier.begin = late  # type: ignore[method-assign]
             if step == 4 and trouble == "changed" and peers.rank == 1:
                 copies._fits = lambda _: False  # type: ignore[method-assign]
             copies.remember(step, {})

@@ -218,6 +218,16 @@ def test_usage_and_environment_are_recorded(runs: LocalRuns) -> None:
     assert "pytest" in environment["packages"]
 
 
+def test_a_record_of_surroundings_that_cannot_be_made_costs_nothing_else(runs: LocalRuns) -> None:
+    (runs.home / "cache").mkdir(exist_ok=True)
+    (runs.home / "cache" / "environments").write_text("no folder\n")
+    attempt = runs.start("python", runs.script("go.py", "print('done')\n"))
+    seen = runs.wait(attempt)
+    assert seen.exit is not None
+    assert seen.exit.reason is ExitReason.COMPLETED, seen.exit
+    assert runs.output(attempt) == b"done\n"
+
+
 def test_secrets_reach_ranks_and_nothing_on_disk(runs: LocalRuns) -> None:
     script = runs.script(
         "tell.py", "import os, sys\nprint('it is', os.environ['TOKEN'])\nsys.exit(os.environ['TOKEN'])\n"

@@ -34,10 +34,18 @@ def describe_interpreter() -> dict[str, Any]:
 
 
 def _store(path: str, value: dict[str, Any]) -> None:
+    """Whole or not there, also after lost power. It may take its time: nobody waits for this program."""
     draft = "%s.%d.tmp" % (path, os.getpid())
-    with open(draft, "w") as file:
-        json.dump(value, file)
-    os.replace(draft, path)
+    try:
+        with open(draft, "w") as file:
+            json.dump(value, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, path)
+    except OSError:
+        if os.path.lexists(draft):
+            os.unlink(draft)
+        raise
 
 
 def main(facts: str, environment_path: str, cache_path: str) -> None:

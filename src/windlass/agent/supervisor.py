@@ -113,7 +113,7 @@ def _run(
         return step
     status.change(state="running", started_at=watch.started_at)
     _notify(plan)
-    watch.leave_alone(surroundings.record(plan, commands[0].program, commands[0].env))
+    watch.leave_alone(_record_surroundings(plan, commands[0]))
     memory.sweep()
     while True:
         result: Union[dict[str, Any], Step, Failed, None] = watch.run()
@@ -123,6 +123,16 @@ def _run(
             rescue.save_what_is_left(plan, commands[0].env, result)
         if result is not None:
             return result
+
+
+def _record_surroundings(plan: Mapping[str, Any], first: RankCommand) -> int | None:
+    """The process that will, if there is one. The record is worth no run: whatever keeps it from being written, such as
+    a full disk, is only said."""
+    try:
+        return surroundings.record(plan, first.program, first.env)
+    except Exception:
+        _print_exception()
+        return None
 
 
 def _start_ranks(

@@ -10,7 +10,7 @@ from typing import Any, Mapping
 from . import kernel, layout
 from .command import is_python, shebang
 from .digest import sha256_of
-from .files import read_json, write_json
+from .files import read_if_whole, write_json
 from .probe import folder_times
 
 _PROBE = os.path.join(os.path.dirname(__file__), "probe.py")
@@ -27,12 +27,21 @@ def record(plan: Mapping[str, Any], program: str, env: Mapping[str, str]) -> int
         write_json(path, facts)
         return None
     cache = _cache_path(plan, interpreter, env)
-    known = read_json(cache)
-    if known is not None and folder_times(list(known["folders"])) == known["folders"]:
-        write_json(path, dict(facts, **known["environment"]))
+    known = _known(cache)
+    if known is not None:
+        write_json(path, dict(facts, **known))
         return None
     os.makedirs(os.path.dirname(cache), exist_ok=True)
     return _start_probe([interpreter, _probe_in(node_dir), json.dumps(facts), path, cache], env)
+
+
+def _known(cache: str) -> dict[str, Any] | None:
+    """What the cache has, if that is still so. One that cannot be read or understood is made anew."""
+    found = read_if_whole(cache) or {}
+    folders, environment = found.get("folders"), found.get("environment")
+    if not isinstance(folders, dict) or not isinstance(environment, dict):
+        return None
+    return environment if folder_times(list(folders)) == folders else None
 
 
 def _probe_in(node_dir: str) -> str:

@@ -49,8 +49,8 @@ def _is_complete(digest: str, blobs: str) -> bool:
             files = json.loads(file.read())["files"]
     except (FileNotFoundError, ValueError):  # not here, or cut short by a crash of the machine
         return False
-    contents = {file["sha256"] for file in files if file.get("sha256")}
-    return all(_has(content, blobs) for content in contents)
+    contents = {file["sha256"]: file["size"] for file in files if file.get("sha256")}
+    return all(_has(content, size, blobs) for content, size in contents.items())
 
 
 def _describe_gap(digest: str, blobs: str) -> str:
@@ -61,16 +61,20 @@ def _describe_gap(digest: str, blobs: str) -> str:
             files = json.loads(file.read())["files"]
     except (FileNotFoundError, ValueError):
         return complaint
-    gaps = [file["path"] for file in files if file.get("sha256") and not _has(file["sha256"], blobs)]
+    gaps = [file["path"] for file in files if file.get("sha256") and not _has(file["sha256"], file["size"], blobs)]
     return "%s: it lacks the content of '%s'" % (complaint, gaps[0]) if gaps else complaint
 
 
-def _has(digest: str, blobs: str) -> bool:
-    return os.path.exists(blob_path(blobs, digest))
+def _has(digest: str, size: int, blobs: str) -> bool:
+    """By its size too: what is stored is not synced, and lost power cuts files short."""
+    try:
+        return os.stat(blob_path(blobs, digest)).st_size == size
+    except FileNotFoundError:
+        return False
 
 
 def _store(digest: str, content: BinaryIO, blobs: str) -> None:
-    """Whole or not at all: attempts on one node may share the folder."""
+    """Whole or not at all while the machine runs: attempts on one node may share the folder."""
     os.makedirs(os.path.join(blobs, digest[:2]), exist_ok=True)
     import hashlib  # not before there is code to fetch, like all that is loaded here
     import tempfile

@@ -196,7 +196,13 @@ def _prepare(plan: dict[str, Any], secrets: Mapping[str, str], warm: WarmState |
     os.makedirs(os.path.join(plan["run_dir"], "model"), exist_ok=True)
     if plan["code"] is not None:
         code = plan["code"]
-        snapshot.lay_out(run_dir=plan["run_dir"], workdir=workdir, manifest=code["manifest"], blobs=code["blobs"])
+        snapshot.lay_out(
+            run_dir=plan["run_dir"],
+            workdir=workdir,
+            manifest=code["manifest"],
+            blobs=code["blobs"],
+            attempt_id=plan["attempt_id"],
+        )
     elif os.path.dirname(workdir) == plan["run_dir"]:
         os.makedirs(workdir, exist_ok=True)  # without code of its own it has an empty folder
     if not os.path.isdir(workdir):

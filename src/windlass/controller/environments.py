@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from windlass.agent import layout
-from windlass.agent.files import read_json
+from windlass.agent.files import read_if_whole
 
 _PATIENCE_S = 120.0
 _MOST = 1_000
@@ -27,9 +27,9 @@ class LateEnvironments:
             self._awaited[attempt_id] = (os.path.join(log_dirs[0], layout.ENVIRONMENT), now + _PATIENCE_S)
 
     def take(self, now: float) -> dict[str, Mapping[str, Any]]:
-        """Those that have come, each once."""
+        """Those that have come, each once. One that cannot be read, say on a disk that is away, may still come."""
         found: dict[str, Mapping[str, Any]] = {
-            id: data for id, (path, _) in self._awaited.items() if (data := read_json(path)) is not None
+            id: data for id, (path, _) in self._awaited.items() if (data := read_if_whole(path)) is not None
         }
         late = {id: one for id, one in self._awaited.items() if id not in found and now < one[1]}
         self._awaited = late

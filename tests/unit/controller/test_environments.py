@@ -41,3 +41,23 @@ def test_it_is_not_waited_for_for_ever(tmp_path: Path) -> None:
     assert late.take(121.0) == {}
     write_json(str(tmp_path / layout.ENVIRONMENT), FOUND)
     assert late.take(122.0) == {}
+
+
+@pytest.mark.parametrize("text", [None, "", "[]"], ids=["unreadable", "empty", "no object"])
+def test_one_that_cannot_be_read_keeps_no_other_waiting_and_is_let_go(tmp_path: Path, text: str | None) -> None:
+    late = LateEnvironments()
+    broken, whole = tmp_path / "broken", tmp_path / "whole"
+    for folder in (broken, whole):
+        folder.mkdir()
+    path = broken / layout.ENVIRONMENT
+    if text is None:
+        path.mkdir()
+    else:
+        path.write_text(text)
+    late.await_of("r-1.1", [str(broken)], 0.0)
+    late.await_of("r-2.1", [str(path / "below a file")], 0.0)
+    late.await_of("r-3.1", [str(whole)], 0.0)
+    write_json(str(whole / layout.ENVIRONMENT), FOUND)
+    assert late.take(1.0) == {"r-3.1": FOUND}
+    assert late.take(121.0) == {}
+    assert late._awaited == {}

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from sqlalchemy import Connection
 
+from windlass.core.clock import is_due
 from windlass.core.errors import Unavailable
 from windlass.core.resources import Node
 from windlass.engines.contract import Engine
@@ -69,7 +70,7 @@ class Inventory:
 
     def refresh(self, now: float) -> bool:
         """Ask if it is time to; whether there is something to write."""
-        if now < self._ask_at and not self._problems:
+        if not is_due(self._ask_at, now, every_s=ASK_EVERY_S) and not self._problems:
             return False
         self._ask_at = now + ASK_EVERY_S
         nodes = dict(self._nodes)
@@ -83,7 +84,7 @@ class Inventory:
         }
         changed = nodes != self._nodes or _reachable(states) != _reachable(self._states)
         self._nodes, self._states = nodes, states
-        return changed or now >= self._write_at
+        return changed or is_due(self._write_at, now, every_s=WRITE_EVERY_S)
 
     def commit(self, tx: Connection, now: float) -> None:
         for name, nodes in self._nodes.items():

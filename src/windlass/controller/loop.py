@@ -35,7 +35,7 @@ from windlass.controller.polling import Poller
 from windlass.controller.recording import Recorder, Work
 from windlass.controller.scheduler import Scheduler
 from windlass.controller.stops import Stops
-from windlass.core.clock import Clock
+from windlass.core.clock import Clock, is_due
 from windlass.core.errors import Unavailable, WindlassError
 from windlass.core.exits import ExitReason
 from windlass.db.database import Database
@@ -273,7 +273,7 @@ class Controller:
     def collect(self) -> None:
         """Metric points of live attempts; and rules about those that are quiet."""
         now = self._clock.now()
-        if now < self._next_collect:
+        if not is_due(self._next_collect, now, every_s=COLLECT_EVERY_S):
             return
         self._next_collect = now + COLLECT_EVERY_S
         self._recorder.catch_up(now)

@@ -16,6 +16,7 @@ from windlass.controller.decide import Decision, EndAttempt, MarkRunning
 from windlass.controller.environments import LateEnvironments
 from windlass.controller.lease import ShardLeases
 from windlass.controller.recoveries import commit_comeback, commit_recoveries, news_of
+from windlass.core.clock import is_due
 from windlass.core.ids import attempt_id
 from windlass.core.storable import storable
 from windlass.db.database import Database
@@ -28,6 +29,7 @@ from windlass.tracking.store import load_positions, lock, log_points, note_print
 from windlass.tracking.system import SAMPLE_EVERY_S, system_points
 
 MOST_USAGES = 50  # written in one pass
+USAGE_EVERY_S = 1.0  # of one attempt, at most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +170,7 @@ class Recorder:
         its turn less often, so that a pass never has more than a few to write."""
         changed = [item for item in work if item.seen.usage is not None and item.seen.usage != item.attempt.usage]
         ending = [item for item in changed if item.seen.phase is Phase.ENDED]
-        going_on = [item for item in changed if item.seen.phase is not Phase.ENDED and now - self._last(item) >= 1.0]
+        going_on = [item for item in changed if item.seen.phase is not Phase.ENDED and self._is_turn_of(item, now)]
         going_on.sort(key=self._last)
         chosen = {item.attempt.id: storable(item.seen.usage) for item in ending + going_on[:MOST_USAGES]}
         self._noted |= dict.fromkeys(chosen, now)
@@ -181,13 +183,16 @@ class Recorder:
             usage = usages.get(item.attempt.id)
             if usage is None:
                 continue
-            if now - self._sampled.get(item.attempt.id, 0.0) >= SAMPLE_EVERY_S:
+            sampled_at = self._sampled.get(item.attempt.id, 0.0)
+            if is_due(sampled_at + SAMPLE_EVERY_S, now, every_s=SAMPLE_EVERY_S):
                 self._sampled[item.attempt.id] = now
                 if points := system_points(usage):
                     log_points(tx, item.run.id, points)
             first, last = self._told.get(item.attempt.id, (now, 0.0))
+            first = min(first, now)  # if the clock has been set back
             # Soon after the first, since that says little; then ever less often.
-            if now - last >= min(SAMPLE_EVERY_S, (now - first) / 2) and self._tell_printed(tx, item, usage):
+            pause_s = min(SAMPLE_EVERY_S, (now - first) / 2)
+            if is_due(last + pause_s, now, every_s=pause_s) and self._tell_printed(tx, item, usage):
                 self._told[item.attempt.id] = (first, now)
 
     def _tell_printed(self, tx: Connection, item: Work, usage: Mapping[str, Any] | None) -> bool:
@@ -197,6 +202,9 @@ class Recorder:
         if printed is not None:
             note_printed(tx, item.run.id, printed, attempt=item.attempt.number)
         return printed is not None
+
+    def _is_turn_of(self, item: Work, now: float) -> bool:
+        return is_due(self._last(item) + USAGE_EVERY_S, now, every_s=USAGE_EVERY_S)
 
     def _last(self, item: Work) -> float:
         return self._noted.get(item.attempt.id, 0.0)

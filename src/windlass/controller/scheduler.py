@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from sqlalchemy import Connection
 
 from windlass.controller.lease import ShardLeases
+from windlass.core.clock import is_due
 from windlass.db.database import Database
 from windlass.runs import store
 from windlass.runs.living import Living, LivingBook
@@ -67,12 +68,12 @@ class Scheduler:
         """`living`: of all runs, where the caller has one."""
         with self._db.read() as tx:
             is_waiting = bool(store.count_by_state(tx, store.WAITING))
-            if not is_waiting and now < self._look_at:
+            if not is_waiting and not is_due(self._look_at, now, every_s=LOOK_EVERY_S):
                 return Verdict()
             self._look_at = now + LOOK_EVERY_S
             there = (living or self._all).load(tx, None)
             has_work = is_waiting or any(_is_narrow(attempt, there) for attempt in there.attempts)
-            if not has_work and now < self._usage_at:
+            if not has_work and not is_due(self._usage_at, now, every_s=USAGE_EVERY_S):
                 return Verdict()
             snapshot = self._load(tx, there, now)
         self._account(snapshot, now)
@@ -86,7 +87,7 @@ class Scheduler:
 
     def _load(self, tx: Connection, living: Living, now: float) -> Snapshot:
         snapshot = self._book.load(tx, living, now=now, learned=self._learned, reserved=self._reserved)
-        if now >= self._learn_at and self._rules.policy.rank is index.rank:
+        if is_due(self._learn_at, now, every_s=LEARN_EVERY_S) and self._rules.policy.rank is index.rank:
             going = [index.lasted(run, now) for run in snapshot.running]
             going += [index.lasted(run, now) for run in snapshot.waiting if run.served]
             history = load_history(tx)
@@ -96,7 +97,7 @@ class Scheduler:
 
     def _account(self, snapshot: Snapshot, now: float) -> None:
         """What projects use counts, also while nobody waits."""
-        if now < self._usage_at:
+        if not is_due(self._usage_at, now, every_s=USAGE_EVERY_S):
             return
         self._usage_at = now + USAGE_EVERY_S
         living = [

@@ -25,6 +25,11 @@ class FakeClock:
         self._now += seconds
         return self._now
 
+    def set_back(self, seconds: float) -> None:
+        """As people and time servers do. Waiting is not touched by it."""
+        self._now -= seconds
+        self._started -= seconds
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pace:

@@ -101,7 +101,8 @@ class Outbox:
         if outcome is None or outcome.get("started_at") is None:
             return outcome
         is_known = os.path.exists(os.path.join(self._node_dir, layout.ENVIRONMENT))
-        return outcome if is_known or time.time() - os.stat(path).st_mtime > _ENVIRONMENT_PATIENCE_S else None
+        # Away from it in either direction: clocks are set back, and file systems have clocks of their own.
+        return outcome if is_known or abs(time.time() - os.stat(path).st_mtime) > _ENVIRONMENT_PATIENCE_S else None
 
     def _changed(self, name: str) -> Version | None:
         try:

@@ -1,15 +1,18 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from windlass.agent import layout, outbox
+from windlass.agent import layout, outbox, outcome
 from windlass.agent.files import write_json
 from windlass.agent.outbox import Draft, Outbox
 from windlass.agent.pace import Pace
+from windlass.testing.clock import FakeClock
 
 
 def parse(draft: Draft) -> tuple[dict[str, Any], dict[str, bytes]]:
@@ -187,6 +190,21 @@ def test_a_small_file_that_cannot_be_read_keeps_nothing_else_back(tmp_path: Path
     write_json(str(tmp_path / layout.OUTCOME), {"reason": "completed"})
     head = parse(box.draft())[0]
     assert (head["status"], head["outcome"]) == ({"state": "running"}, {"reason": "completed"})
+
+
+@pytest.mark.parametrize("off_s", [-3600.0, 0.0, 3600.0])
+def test_an_outcome_waits_for_its_surroundings_by_any_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, off_s: float
+) -> None:
+    """But not until a clock that was set back has come to the time of the file."""
+    box = Outbox(str(tmp_path), "me")
+    outcome.write(str(tmp_path), outcome.summary(reason="completed", message="", started_at=1.0, ended_at=2.0))
+    clock = FakeClock()
+    monkeypatch.setattr("windlass.agent.outbox.time", SimpleNamespace(time=clock.now))
+    os.utime(tmp_path / layout.OUTCOME, (clock.now() + off_s,) * 2)
+    assert box.draft().is_last == (off_s != 0.0)
+    write_json(str(tmp_path / layout.ENVIRONMENT), {})
+    assert box.draft().is_last
 
 
 # ---- pace ----------------------------------------------------------------------------------------------------

@@ -36,14 +36,15 @@ def is_wanted(environ: Mapping[str, str]) -> bool:
 
 
 def watch(node_dir: str, environ: Mapping[str, str]) -> None:
-    """Until the node has ended. A cloud that does not answer is asked again."""
+    """Until the node has ended. A cloud that does not answer is asked again, and what cannot be passed on for a full
+    disk is passed on when there is room."""
     while not outcome.exists(node_dir):
         try:
             found = ask(environ)
+            if found is not None and act_on(found, node_dir, now=time.time()):
+                return
         except UNANSWERED:
-            found = None
-        if found is not None and act_on(found, node_dir, now=time.time()):
-            return
+            pass
         time.sleep(every_s(environ))
 
 
@@ -61,21 +62,28 @@ def every_s(environ: Mapping[str, str]) -> float:
 
 
 def act_on(found: Warned, node_dir: str, *, now: float) -> bool:
-    """Tell the server and, if it is certain, the supervisor. Whether there is nothing left to wait for."""
+    """Tell the supervisor, if it is certain, and the server. Whether there is nothing left to wait for. To be repeated
+    if it raises."""
+    if found.is_certain:
+        _stop(found, node_dir, now)  # first: the ranks have little time, and the server only needs to know
     notice = os.path.join(node_dir, layout.NOTICE)
     if not os.path.exists(notice) or found.is_certain:
         told = {"message": found.message, "deadline": found.deadline, "certain": found.is_certain}
         write_json(notice, told)
-    if not found.is_certain:
-        return False
+    return found.is_certain
+
+
+def _stop(found: Warned, node_dir: str, now: float) -> None:
     stop = os.path.join(node_dir, layout.STOP)
-    if not os.path.exists(stop):
-        grace_s = _grace_s(node_dir, found, now)
-        write_json(stop, {"kind": "preempted", "reason": found.message, "grace_s": grace_s})
-    status = read_json(os.path.join(node_dir, layout.STATUS))
-    if status is not None and kernel.is_alive(status["pid"], status["pid_start"]):
-        os.kill(status["pid"], signal.SIGTERM)
-    return True
+    try:
+        if not os.path.exists(stop):
+            grace_s = _grace_s(node_dir, found, now)
+            write_json(stop, {"kind": "preempted", "reason": found.message, "grace_s": grace_s})
+    finally:
+        # Also without the wish, which a full disk does not let through: the ranks then have the grace of their plan.
+        status = read_json(os.path.join(node_dir, layout.STATUS))
+        if status is not None and kernel.is_alive(status["pid"], status["pid_start"]):
+            os.kill(status["pid"], signal.SIGTERM)
 
 
 def _grace_s(node_dir: str, found: Warned, now: float) -> float:

@@ -36,7 +36,12 @@ class Comeback:
 
 
 def told_progress(node_dir: str) -> list[Progress]:
-    return [read_progress(path) for path in _progress_files(node_dir)]
+    """Nothing where the folder cannot be looked at just now, as a shared one."""
+    try:
+        paths = _progress_files(node_dir)
+    except OSError:
+        return []
+    return [read_progress(path) for path in paths]
 
 
 def newest_step(node_dir: str) -> int:

@@ -112,7 +112,11 @@ class Hangs:
             return None
         if self._begun_at is None:
             self._begun_at = now
-        for name in os.listdir(self._node_dir):
+        try:
+            names = os.listdir(self._node_dir)
+        except OSError:
+            return None  # a shared folder that is away for a moment: who cannot be seen is not judged
+        for name in names:
             rank = layout.rank_of_progress(name)
             told = NOTHING if rank is None else read_progress(os.path.join(self._node_dir, name))
             if rank is not None and told != NOTHING:

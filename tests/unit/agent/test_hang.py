@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass.agent import layout
+from windlass.agent import comeback, layout
 from windlass.agent.hang import FIRST_S, FLOOR_S, MULTIPLE, PAUSES, Habit, Hangs, decide_hang
 from windlass.agent.progress import NOTHING, Progress, ProgressFile, read_progress
 
@@ -148,3 +150,33 @@ def test_off_is_off(tmp_path: Path) -> None:
     assert not off.is_suspicious(1e9)
     fixed = Hangs({"node_dir": str(tmp_path), "hang": 5.0})
     assert fixed.look(1e9, ended=()) is not None
+
+
+class FolderAway:
+    """A shared folder whose server is away, as the supervisor meets it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._listdir = os.listdir
+        self.is_away = False
+        monkeypatch.setattr(os, "listdir", self._list)
+
+    def _list(self, path: str) -> list[str]:
+        if self.is_away:
+            raise OSError(errno.ESTALE, "Stale file handle", path)
+        return self._listdir(path)
+
+
+def test_a_folder_that_cannot_be_looked_at_tells_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nobody is taken to hang for it."""
+    folder = FolderAway(monkeypatch)
+    ProgressFile(str(tmp_path / layout.progress(0))).stepped(3)
+    hangs = Hangs({"node_dir": str(tmp_path), "hang": 1})
+    stepped_at = read_progress(str(tmp_path / layout.progress(0))).stepped_at
+    assert hangs.look(stepped_at, ended=()) is None
+    folder.is_away = True
+    assert hangs.look(stepped_at + 100.0, ended=()) is None
+    assert comeback.told_progress(str(tmp_path)) == []
+    assert comeback.newest_step(str(tmp_path)) == -1
+    folder.is_away = False
+    assert comeback.newest_step(str(tmp_path)) == 3
+    assert hangs.look(stepped_at + 100.0, ended=()) is not None

@@ -17,13 +17,14 @@ from windlass.job.accounting.anomaly import Norms
 from windlass.job.adamw import NarrowAdamW
 from windlass.job.parallel.norm import gradient_norm, local_gradients, settle_gradients
 from windlass.job.parallel.parallelize import Parallel
+from windlass.job.parallel.precision import LossScale
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
     grad_norm: Tensor  # of the whole gradient before clipping, on the device
     skipped: bool  # the parameters stayed as they were
-    loss_scale: float | None  # that this step's loss had; None without fp16
+    loss_scale: float | None  # that this step's loss had; None without fp16, or if `parallel.step` did not make it
 
 
 def optimizer(
@@ -60,6 +61,8 @@ class Optimizer:
         self.inner = inner
         self._norms = Norms()
         self._parameters: list[nn.Parameter] = [p for group in inner.param_groups for p in group["params"]]
+        # Uses of the loss scale that are no longer in the gradients.
+        self._undone = 0 if any(p.grad is not None for p in self._parameters) else self._uses
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
@@ -67,28 +70,30 @@ class Optimizer:
 
     @torch.no_grad()
     def step(self) -> StepReport:
-        """Apply the gradients that `parallel.step` left.
+        """Apply the gradients that `parallel.step` left, or the backward pass of a loss of one's own.
 
         Without fp16 and with `on_nan: go_on` the host waits for nothing; else it reads the norm.
         """
-        plan, scale = self.parallel.plan, self.parallel.loss_scale
+        plan, scale = self.parallel.plan, self._scale
         settle_gradients(self._parameters)
         norm = gradient_norm(self._parameters, plan, self.parallel.device)
-        factor = None if scale is None else 1.0 / scale.value
+        used = None if scale is None else scale.used
+        factor = None if used is None else 1.0 / used
         if factor is not None:
             norm = norm * factor
-        used = None if scale is None else scale.value
-        applied = self._should_apply(norm)
+        applied = self._should_apply(norm, scale)
         if not self.parallel.health.is_metered:
             self.parallel.health.done += 1
         if not applied:
             return StepReport(grad_norm=norm, skipped=True, loss_scale=used)
         self._shrink(norm, factor)
+        self._undone = self._uses
         self.inner.step()
         return StepReport(grad_norm=norm, skipped=False, loss_scale=used)
 
     def zero_grad(self) -> None:
         self.inner.zero_grad(set_to_none=True)
+        self._undone = self._uses
 
     def state_dict(self) -> dict[str, Any]:
         scale = self.parallel.loss_scale
@@ -101,8 +106,17 @@ class Optimizer:
         if scale is not None and "loss_scale" in state:
             scale.value, scale.good_steps = state["loss_scale"]
 
-    def _should_apply(self, norm: Tensor) -> bool:
-        health, scale = self.parallel.health, self.parallel.loss_scale
+    @property
+    def _uses(self) -> int:
+        return 0 if self.parallel.loss_scale is None else self.parallel.loss_scale.uses
+
+    @property
+    def _scale(self) -> LossScale | None:
+        """The loss scale, if it is in the gradients: a loop's own backward pass leaves them as they are."""
+        return self.parallel.loss_scale if self._uses > self._undone else None
+
+    def _should_apply(self, norm: Tensor, scale: LossScale | None) -> bool:
+        health = self.parallel.health
         if scale is None and not health.reads_norms:
             return True
         found = float(norm)

@@ -158,6 +158,8 @@ class Parallel:
         rows = self._check_batch(inputs, targets, share)
         # Gradients are averaged over the copies, whatever each has seen of the batch.
         self._weight = 1.0 if share is None else share * self.data_world
+        if self.loss_scale is not None:
+            self.loss_scale.use()
         inputs, targets = moved(inputs, self.device), moved(targets, self.device)
         if self._pipeline is not None:
             return self._mean_of_step(self._pipeline.step(inputs, targets), rows)

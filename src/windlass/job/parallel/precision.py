@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -58,6 +58,13 @@ class LossScale:
 
     value: float = _FIRST_SCALE
     good_steps: int = 0
+    uses: int = field(default=0, compare=False)  # backward passes that it was on
+    used: float = field(default=1.0, compare=False)  # what it was in the last of them
+
+    def use(self) -> None:
+        """It is on the backward pass that begins. Others, of losses that a loop makes itself, do without."""
+        self.uses += 1
+        self.used = self.value
 
     def update(self, *, overflow: bool) -> None:
         if overflow:

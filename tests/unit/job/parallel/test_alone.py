@@ -74,6 +74,45 @@ def test_half_precision_is_near(plan: str, bound: float) -> None:
     assert losses != pytest.approx(plain_losses(), rel=1e-7)
 
 
+def by_hand(parallel: Any, number: int) -> None:
+    inputs, targets = batch(seed=number)
+    functional.cross_entropy(parallel(inputs).float().flatten(0, 1), targets.flatten()).backward()
+
+
+def test_a_loop_of_ones_own_trains_in_fp16_as_with_step() -> None:
+    ways = {"own": (by_hand,) * 4, "ours": (None,) * 4, "mixed": (None, by_hand, by_hand, None)}
+    found = {}
+    for name, steps in ways.items():
+        parallel = parallelize(small_gpt(), "precision=fp16")
+        inner = optimizer(parallel, torch.optim.SGD, lr=0.1, momentum=0.9)
+        for number, way in enumerate(steps):
+            if way is None:
+                parallel.step(*batch(seed=number))
+            else:
+                way(parallel, number)
+            report = inner.step()
+            inner.zero_grad()
+            assert (report.loss_scale is None) == (way is not None)
+            assert not report.skipped
+        found[name] = float(parallel.evaluate(*batch(seed=9)))
+    assert [found["own"], found["mixed"]] == pytest.approx([found["ours"]] * 2, rel=1e-4)
+
+
+def test_each_of_two_optimizers_undoes_the_loss_scale_once() -> None:
+    parallel = parallelize(small_gpt(), "precision=fp16")
+    first, *rest = parallel.parameters()
+    inner = [optimizer(parallel, torch.optim.SGD, params=some, lr=0.0) for some in ([first], rest)]
+    parallel.step(*batch())
+    first.grad[0, 0] = math.inf
+    assert [one.step().skipped for one in inner] == [True, False]
+    norm = torch.stack([p.grad.norm() for p in rest]).norm()
+    inner[0].zero_grad()
+    inner[1].zero_grad()
+    by_hand(parallel, 1)
+    assert float(torch.stack([p.grad.norm() for p in rest]).norm()) == pytest.approx(float(norm), rel=1e-2)
+    assert [one.step().skipped for one in inner] == [False, False]
+
+
 def test_the_norm_is_that_of_the_whole_gradient() -> None:
     parallel = parallelize(small_gpt(), "accumulate=2")
     parallel.step(*batch())

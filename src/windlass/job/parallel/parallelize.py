@@ -6,7 +6,7 @@ The model knows nothing of it. Order matters: cut into stages, divide products, 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -181,19 +181,13 @@ class Parallel:
         rows = rows_of(inputs, targets) or 1
         inputs, targets = moved(inputs, self.device), moved(targets, self.device)
         self._weight = 1.0
-        training = [part.training for part in self.parts]
-        for part in self.parts:
-            part.eval()
-        try:
+        with _evaluating(self.parts):
             if self._pipeline is not None:
                 return self._mean_of_samples(self._pipeline.evaluate(inputs, targets), rows, scaled=True)
             with self._casts():
                 output = self._copies[0].forward(inputs)
             with autocast(self.plan.precision, self.device):
                 return self._mean_of_samples([self._loss(output, targets)], rows, scaled=False)
-        finally:
-            for part, was in zip(self.parts, training, strict=True):
-                part.train(was)
 
     def parameters(self) -> Iterator[nn.Parameter]:
         for _, parameter in self.named_parameters():
@@ -269,6 +263,20 @@ class Parallel:
         check_batches(everyone, self.plan)
         if is_read_twice(everyone) and self._rank == 0:
             session().alert("same_data", _SAME_DATA, step=self.health.done + 1)
+
+
+@contextlib.contextmanager
+def _evaluating(parts: Sequence[nn.Module]) -> Iterator[None]:
+    """Each module comes back to its own mode: some of a model that trains may be frozen (`module.eval()`)."""
+    modes = [(module, module.training) for part in parts for module in part.modules()]
+    for part in parts:
+        part.eval()
+    try:
+        yield
+    finally:
+        for module, was in modes:  # outer ones first
+            if module.training != was:
+                module.train(was)
 
 
 def _compile(part: nn.Module, blocks: list[nn.Module], plan: Plan) -> None:

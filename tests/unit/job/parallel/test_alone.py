@@ -132,6 +132,19 @@ def test_evaluation_leaves_no_gradient_and_the_mode_as_it_was() -> None:
     assert all(p.grad is None for p in parallel.parameters())
 
 
+def test_evaluation_leaves_each_module_in_its_own_mode() -> None:
+    model = torch.nn.Sequential(
+        torch.nn.Linear(4, 4), torch.nn.Sequential(torch.nn.BatchNorm1d(4), torch.nn.Dropout()), torch.nn.Linear(4, 3)
+    )
+    model[1].eval()
+    model[1][1].train()
+    parallel = parallelize(model, "data", loss=functional.cross_entropy)
+    before = {name: module.training for name, module in model.named_modules()}
+    parallel.evaluate(torch.randn(6, 4), torch.zeros(6, dtype=torch.int64))
+    assert {name: module.training for name, module in model.named_modules()} == before
+    assert list(before.values()) == [True, True, False, False, True, True]
+
+
 def test_any_model_and_loss_will_do() -> None:
     parallel = parallelize(Plain(), "accumulate=2", loss=functional.cross_entropy)
     inner = optimizer(parallel, lr=0.05)

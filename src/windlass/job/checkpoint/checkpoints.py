@@ -31,6 +31,7 @@ from windlass.job.checkpoint.apart import Hold, is_apart, refuse_shared
 from windlass.job.checkpoint.clearing import make_room
 from windlass.job.checkpoint.disk import Disk
 from windlass.job.checkpoint.folder import Saved, list_saved, make_folder
+from windlass.job.checkpoint.handing import Handed
 from windlass.job.checkpoint.interval import Interval, MemoryPace, refuse_bare
 from windlass.job.checkpoint.memory import NodeMemory
 from windlass.job.checkpoint.peers import Exchange, Peers
@@ -180,6 +181,7 @@ class Checkpoints:
         if self._store is not None:
             self._store.start()
         self._saved_at = self._called_at = self._left_at = time.monotonic()
+        self._handed = Handed()
         self._previous: Any = None
         if threading.current_thread() is threading.main_thread():
             self._previous = signal.signal(signal.SIGTERM, self._on_warning)
@@ -196,10 +198,11 @@ class Checkpoints:
             session().note_metrics(self.first_step, told)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if kind is None:
-            session().finished()
+        self._handed.close()
         try:
             if kind is None:
+                self._count_last()
+                session().finished()
                 self._save_last(SaveReason.FINAL)
                 if not self._is_told and session().is_main:
                     self._tell_unsaved(f"nothing is saved, since job.checkpoints was told no step: {_HOW_TO_TELL}")
@@ -218,8 +221,18 @@ class Checkpoints:
 
     def _told_steps(self, total: int) -> Iterator[int]:
         for number in range(self.first_step, total):
+            self._handed.out(number)
             yield number
+            self._handed.back()
             self.step(number + 1)
+
+    def _count_last(self) -> None:
+        """The step that a `break` at its end has left untold: its update is in the state, so the state is its. One rank
+        may have no parameters of its own to update."""
+        (done,) = self._peers.largest([self._handed.done])
+        if done > self._step:
+            self._step = done
+            session().stepped(done)
 
     def step(self, done: int, **metrics: float) -> None:
         """At the end of every step, on every rank: `done` steps are done. Saves if it is time, and stops if told to.

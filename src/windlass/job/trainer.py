@@ -205,6 +205,7 @@ class Trainer:
             before = passed
             if passing is not None:
                 passing.begins(fit.epoch)
+            _begin_epoch(feed.source, fit.epoch)
             fit.began = None if goes_on else drawn_from()
             for batch in feed:
                 passed += 1
@@ -231,6 +232,16 @@ class Trainer:
     def _tell(self, what: str, fit: Fit) -> None:
         for callback in self.callbacks:
             getattr(callback, what)(fit)
+
+
+def _begin_epoch(batches: Any, epoch: int) -> None:
+    """Tell samplers whose order is another one in each epoch, as torch's DistributedSampler's is."""
+    by_batch = getattr(batches, "batch_sampler", None)
+    told: list[Any] = []
+    for sampler in (getattr(batches, "sampler", None), by_batch, getattr(by_batch, "sampler", None)):
+        if callable(getattr(sampler, "set_epoch", None)) and not any(sampler is one for one in told):
+            sampler.set_epoch(epoch)
+            told.append(sampler)
 
 
 def _made(data: Any, parallel: Parallel) -> Any:

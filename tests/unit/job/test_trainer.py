@@ -227,6 +227,49 @@ def test_it_goes_on_from_its_checkpoint(stopped_at: int, positioned: bool, tmp_p
         assert rest.given == [number % 6 for number in range(stopped_at, 12)]  # nothing was read again
 
 
+class Ids:
+    """Samples that know when they were read."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.read: list[int] = []
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+        self.read.append(number)
+        return torch.full((8,), number / self.count), torch.tensor(number % 3)
+
+
+@pytest.mark.parametrize("by_batch", [False, True])
+@pytest.mark.parametrize("stopped_at", [None, 3, 4, 6])
+def test_a_sampler_of_torch_is_told_each_epoch(by_batch: bool, stopped_at: int | None, tmp_path: Path) -> None:
+    class Stop(Callback):
+        def stepped(self, fit: Fit) -> None:
+            fit.stopping = fit.step == stopped_at
+
+    def data(ids: Ids) -> Any:
+        sampler = torch.utils.data.DistributedSampler(ids, 1, 0)  # type: ignore[arg-type,var-annotated]
+        if not by_batch:
+            return torch.utils.data.DataLoader(ids, batch_size=4, sampler=sampler)  # type: ignore[arg-type,var-annotated]
+        batches = torch.utils.data.BatchSampler(sampler, 4, drop_last=False)
+        return torch.utils.data.DataLoader(ids, batch_sampler=batches)  # type: ignore[arg-type,var-annotated]
+
+    whole, seen = Ids(16), []
+    for epoch in range(3):
+        sampler = torch.utils.data.DistributedSampler(whole, 1, 0)  # type: ignore[arg-type,var-annotated]
+        sampler.set_epoch(epoch)
+        seen += list(sampler)
+    kept = {"every": 1000, "folder": tmp_path}
+    if stopped_at is not None:
+        Trainer(epochs=3, checkpoints=kept, callbacks=[Stop()], prefetch=0).fit(model(), data(Ids(16)))
+    fit = Trainer(epochs=3, checkpoints=kept, prefetch=0).fit(model(), data(whole))
+    assert fit.step == 12
+    assert len(set(map(tuple, (seen[:16], seen[16:32], seen[32:])))) == 3
+    assert whole.read == seen
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [

@@ -22,6 +22,7 @@ from windlass.job.parallel.batch import tensors_of
 _ROUNDING = 1e-6
 _LOOKED_AT = 256  # elements that tell one batch from another
 _SAME = 1e-4  # of the largest: elements that differ by less are the same
+_LARGEST_SEED = 2**62
 _BY_ORDER = "job.order(..., parallel=parallel) knows who reads what"
 
 
@@ -175,6 +176,16 @@ def share_weights(model: nn.Module, plan: Plan) -> None:
         return
     for tensor in (*model.parameters(), *model.buffers()):
         dist.broadcast(tensor.detach(), src=0)
+
+
+def agree_on_seed(plan: Plan) -> int | None:
+    """Where several processes work on the same samples, they must draw the same numbers too, as for dropout: without a
+    seed of the run, rank 0's. None where each may draw its own."""
+    if plan.copies == plan.world_size:
+        return None
+    drawn = [torch.initial_seed() % _LARGEST_SEED]
+    dist.broadcast_object_list(drawn, src=0)
+    return drawn[0]
 
 
 def _check_alike(everyone: Sequence[list[tuple[str, str]]], what: str) -> None:

@@ -22,6 +22,7 @@ from windlass.job.fp8 import apply_fp8
 from windlass.job.parallel.agreement import (
     Rows,
     agree_on_model,
+    agree_on_seed,
     check_batches,
     is_read_twice,
     share_weights,
@@ -118,7 +119,7 @@ class Parallel:
         if not whole:
             assert self.mesh is not None
             self._pipeline = Pipeline(self.parts, place.pipeline, plan, self.mesh, self.device, self._share_of_loss)
-        seed = session().seed
+        seed = session().seed if session().seed is not None else agree_on_seed(plan)
         if seed is not None:
             # Weights were drawn from the same numbers everywhere; what is random from here on differs between copies.
             torch.manual_seed(seed + 1 + self.data_rank)

@@ -182,10 +182,12 @@ class Trainer:
     def _evaluate(self, fit: Fit, held_out: Batches) -> None:
         assert fit.meter is not None
         with fit.meter.pause():
-            found = [fit.parallel.evaluate(*batch) for batch in loader(held_out, fit.parallel.device, self.prefetch)]
+            feed = loader(held_out, fit.parallel.device, self.prefetch)
+            found = [fit.parallel.evaluate_counted(*batch) for batch in feed]
             if not found:
                 raise ValueError("the evaluation data has no batches")
-            fit.evaluation = {"eval_loss": float(torch.stack(found).mean())}
+            losses, counts = (torch.stack(column) for column in zip(*found, strict=True))
+            fit.evaluation = {"eval_loss": float((losses * counts).sum() / counts.sum())}
             self._tell("evaluated", fit)  # may add to it
             if session().is_main:
                 session().log(fit.step, fit.total, dict(fit.evaluation))

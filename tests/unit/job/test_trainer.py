@@ -77,6 +77,16 @@ def test_it_learns_evaluates_and_logs() -> None:
     assert {"loss", "grad_norm", "samples_per_s", "lr"} <= set(last)
 
 
+def test_an_evaluation_is_the_mean_over_all_samples() -> None:
+    ours, (whole, more) = model(), batches(2)
+    parts = [(whole[0][:15], whole[1][:15]), (whole[0][15:], whole[1][15:]), more]
+    fit = Trainer().fit(ours, batches(1), evaluation=parts, lr=0.0)
+    inputs, targets = torch.cat((whole[0], more[0])), torch.cat((whole[1], more[1]))
+    with torch.no_grad():
+        true = nn.functional.cross_entropy(ours(inputs), targets)
+    assert fit.evaluation["eval_loss"] == pytest.approx(float(true), rel=1e-6)
+
+
 def test_what_comes_after_the_last_step_is_no_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = Session({"WINDLASS_NODE_DIR": str(tmp_path)})
     monkeypatch.setattr("windlass.job.trainer.session", lambda: here)

@@ -176,9 +176,14 @@ class Parallel:
                 losses.append(loss.detach())
         return self._mean_of_step(losses, rows)
 
-    @torch.no_grad()
     def evaluate(self, inputs: Any, targets: Any) -> Tensor:
         """The mean loss of the whole batch without gradients. Parts may differ in their number of samples."""
+        return self.evaluate_counted(inputs, targets)[0]
+
+    @torch.no_grad()
+    def evaluate_counted(self, inputs: Any, targets: Any) -> tuple[Tensor, Tensor]:
+        """The mean loss of the whole batch, and of how many samples, both on the device: a mean over several batches
+        weighs them by these."""
         rows = rows_of(inputs, targets) or 1
         inputs, targets = moved(inputs, self.device), moved(targets, self.device)
         self._weight = 1.0
@@ -227,14 +232,14 @@ class Parallel:
             self._rows.check(rows, changes, rank=self._rank, world_size=self.plan.world_size, step=self._steps)
         return told[0]
 
-    def _mean_of_samples(self, losses: list[Tensor], rows: int, *, scaled: bool) -> Tensor:
-        """Over the whole batch, on every process, whatever the parts."""
+    def _mean_of_samples(self, losses: list[Tensor], rows: int, *, scaled: bool) -> tuple[Tensor, Tensor]:
+        """Over the whole batch, on every process, whatever the parts; and the samples of all parts."""
         mean = self._sum(losses, scaled=scaled)
         if not self._exchanges_losses:
-            return mean
+            return mean, mean.new_full((), float(rows))
         told = torch.stack((mean * rows, mean.new_full((), float(rows if losses else 0))))
         dist.all_reduce(told)
-        return told[0] / told[1]
+        return told[0] / told[1], told[1] / self.plan.tensor
 
     @property
     def _exchanges_losses(self) -> bool:

@@ -35,12 +35,22 @@ def save_what_is_left(plan: Mapping[str, Any], env: Mapping[str, str], result: M
     most_s = patience_s(plan, result)
     if most_s is None:
         return
+    for path in _all_terms(str(plan["memory_dir"])):
+        try:
+            terms = read_json(path)
+            if terms is not None:
+                _run([str(word) for word in terms["argv"]], {**env, "RANK": "0"}, most_s)
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+
+
+def _all_terms(folder: str) -> list[str]:
+    """One for each place on the disk that the run saves to."""
     try:
-        terms = read_json(os.path.join(str(plan["memory_dir"]), TERMS))
-        if terms is not None:
-            _run([str(word) for word in terms["argv"]], {**env, "RANK": "0"}, most_s)
-    except (OSError, ValueError, KeyError, TypeError):
-        return
+        blocks = sorted(entry.path for entry in os.scandir(folder) if entry.is_dir())
+    except OSError:
+        return []
+    return [os.path.join(block, TERMS) for block in (folder, *blocks)]
 
 
 def _run(argv: list[str], env: Mapping[str, str], most_s: float) -> None:

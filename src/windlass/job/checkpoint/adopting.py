@@ -30,6 +30,7 @@ from windlass.job.checkpoint.folder import (
     discard,
     list_saved,
     refuse_newer,
+    saved_by,
     saving_name,
     set_aside,
 )
@@ -214,7 +215,7 @@ class Adopter:
         self._disk.sync_dirs(saving)
         self._disk.rename(saving, self._folder / folder_name(manifest.step))
         self._disk.sync_dir(self._folder)
-        saved = {id(one.manifest): one for one in list_saved(self._folder)}
+        saved = {id(one.manifest): one for one in saved_by(manifest.run_id, list_saved(self._folder))}
         for old in decide_retention([one.manifest for one in saved.values()], self._keep, now=time.time()):
             discard(saved[id(old)].path, self._disk)
         collect_garbage(self._folder, self._disk)

@@ -30,10 +30,10 @@ from windlass.job.checkpoint.announcing import Announcer
 from windlass.job.checkpoint.apart import Hold, is_apart, refuse_shared
 from windlass.job.checkpoint.clearing import make_room
 from windlass.job.checkpoint.disk import Disk
-from windlass.job.checkpoint.folder import Saved, list_saved, make_folder
+from windlass.job.checkpoint.folder import OWN_FOLDER, Saved, list_saved, make_folder, whose
 from windlass.job.checkpoint.handing import Handed
 from windlass.job.checkpoint.interval import Interval, MemoryPace, refuse_bare
-from windlass.job.checkpoint.memory import NodeMemory
+from windlass.job.checkpoint.memory import NodeMemory, block_of
 from windlass.job.checkpoint.peers import Exchange, Peers
 from windlass.job.checkpoint.restoring import Restored, restore_newest
 from windlass.job.checkpoint.retention import Keep, kept
@@ -53,6 +53,8 @@ _MOST_CALLS = 8  # between two exchanges: the next steps may be longer than the 
 _PATIENCE_S = 30.0  # when the block is left by an exception: for the part of a save that is being written
 _TELLING_S = 2.0  # from a signal's handler: what it interrupted may hold the lock that telling takes
 _HOW_TO_TELL = "write `for step in ckpt.steps(total):`, or call `ckpt.step(done)` at the end of each step"
+
+_open: set[Path] = set()  # folders that blocks of this process save to
 
 
 def checkpoints(
@@ -146,6 +148,12 @@ class Checkpoints:
         self._gap = 1  # calls between two exchanges
 
     def __enter__(self) -> Checkpoints:
+        if self.folder in _open and not is_apart():  # those have a hold on theirs
+            raise InvalidInput(
+                f"another block of this process, which is open, saves to {self.folder} too, under the same names; "
+                "put all that is trained together into one block (others={'name': object}), or give each a folder: "
+                "folder=job.session().checkpoint_dir / 'generator'"
+            )
         self._peers = Peers()
         if problems := [text for text in self._peers.gather(make_folder(self.folder)) if text]:
             raise InvalidInput(f"the folder of checkpoints cannot be made: {problems[0]}; give a `folder` that can")
@@ -156,7 +164,8 @@ class Checkpoints:
             self._store = open_tier(self._in_store, self.folder, self._keep, self._peers)
             self._group = self._store.group if self._store is not None else []
         began = time.monotonic()
-        memory = None if self._pace.is_off else NodeMemory.from_environ(os.environ)
+        block = block_of(self.folder, session().checkpoint_dir.absolute())
+        memory = None if self._pace.is_off else NodeMemory.from_environ(os.environ, block)
         restored = restore_newest(self.folder, self._state, self._peers, self._store, memory)
         if restored is not None:
             self._tell_of(restored, time.monotonic() - began)
@@ -180,6 +189,7 @@ class Checkpoints:
         )
         if self._store is not None:
             self._store.start()
+        _open.add(self.folder)
         self._saved_at = self._called_at = self._left_at = time.monotonic()
         self._handed = Handed()
         self._previous: Any = None
@@ -196,6 +206,17 @@ class Checkpoints:
             print(f"windlass: going on from step {self.first_step}, from {place}", file=sys.stderr, flush=True)
             told = {"checkpoint_load_s": took_s, "checkpoint_from_memory": float(restored.in_memory is not None)}
             session().note_metrics(self.first_step, told)
+            self._tell_of_another_run(restored.saved)
+
+    def _tell_of_another_run(self, saved: Saved) -> None:
+        """Some continue from it on purpose; others have given two runs one folder."""
+        if saved.manifest.run_id == session().run_id:
+            return
+        text = (
+            f"the checkpoint of step {saved.step} in {self.folder} is of {whose(saved)}: this one goes on with what "
+            f"that one has trained; if it is to begin anew, give it a folder of its own, such as {OWN_FOLDER}"
+        )
+        session().alert("checkpoint-of-another-run", text, saved.step)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self._handed.close()
@@ -206,10 +227,12 @@ class Checkpoints:
                 self._save_last(SaveReason.FINAL)
                 if not self._is_told and session().is_main:
                     self._tell_unsaved(f"nothing is saved, since job.checkpoints was told no step: {_HOW_TO_TELL}")
-            self._snapshots.close(wait_s=None if kind is None else _PATIENCE_S)
+            is_done = kind is None and self._saved_step == self._step
+            self._snapshots.close(wait_s=None if kind is None else _PATIENCE_S, is_done=is_done)
             if self._store is not None:
                 self._store.close(wait_s=None if kind is None else _PATIENCE_S)
         finally:
+            _open.discard(self.folder)
             self._hold = None
             if self._previous is not None:
                 signal.signal(signal.SIGTERM, self._previous)
@@ -301,7 +324,7 @@ class Checkpoints:
         """True: something has gone, of some folder. `is_last`: there may be no other save after this one."""
         gone = []
         if self._peers.rank == (self._group or [0])[0]:
-            gone = make_room(self.folder, self._keep, Disk(), is_last=is_last)
+            gone = make_room(self.folder, self._keep, Disk(), session().run_id, is_last=is_last)
         if gone:
             text = f"the disk is full: {', '.join(gone)} had to go for this step"
             session().alert("checkpoint-room", text, self._step)

@@ -20,29 +20,30 @@ from windlass.job.checkpoint.folder import (
     list_parts,
     list_saved,
     list_set_aside,
+    saved_by,
 )
 from windlass.job.checkpoint.retention import Keep, decide_retention
 
 _MOST_PARTS = 3  # of checkpoints that become such in the store; one that is being sent is held open until it is
 
 
-def clean_up(folder: Path, keep: Keep, disk: Disk) -> None:
-    """Old checkpoints and what the dead have left. The save is done: trouble here is the next one's."""
+def clean_up(folder: Path, keep: Keep, disk: Disk, run_id: str | None) -> None:
+    """Old checkpoints of that run, and what the dead have left. The save is done: trouble here is the next one's."""
     with contextlib.suppress(OSError):
-        for saved in _old(list_saved(folder), keep):
+        for saved in _old(saved_by(run_id, list_saved(folder)), keep):
             discard(saved.path, disk)
-        for part in list_parts(folder)[_MOST_PARTS:]:
+        for part in saved_by(run_id, list_parts(folder))[_MOST_PARTS:]:
             discard(part.path, disk)
         collect_garbage(folder, disk)
 
 
-def make_room(folder: Path, keep: Keep, disk: Disk, *, is_last: bool = True) -> list[str]:
-    """The names of those that had to go: all but the newest that is as long as it should be, and the best. Unless it
+def make_room(folder: Path, keep: Keep, disk: Disk, run_id: str | None, *, is_last: bool = True) -> list[str]:
+    """The names of those of that run that had to go: all but the newest that is as long as it should be, and the best. Unless it
     `is_last`, those that were to stay for ever stay too: the next save may find room by other means."""
     gone = []
     spared = replace(keep, last=1, every_steps=None if is_last else keep.every_steps, newer_than_s=None)
     with contextlib.suppress(OSError):
-        sound = [saved for saved in list_saved(folder) if _is_sound(saved)]
+        sound = [saved for saved in saved_by(run_id, list_saved(folder)) if _is_sound(saved)]
         old = _old(sound, spared)
         for path in [*list_set_aside(folder), *(saved.path for saved in old)]:
             discard(path, disk)

@@ -37,6 +37,7 @@ from windlass.core.manifest import (
 from windlass.job.checkpoint.disk import Disk
 
 METADATA = ".metadata"
+OWN_FOLDER = "folder=job.session().checkpoint_dir"  # as a script says it; each run has another
 _SAVING, _BAD, _TRASH = ".step-", ".bad-", ".trash-"
 _FETCHING, _PART = ".fetch-", ".part-"
 PROBE = ".probe-"  # a file by which ranks find out who sees the same folder
@@ -108,6 +109,21 @@ def list_saved(folder: Path) -> list[Saved]:
     """Newest first. A folder without a manifest is no checkpoint; of one whose manifest is no good `unreadable` tells,
     and of those of a newer Windlass `by_newer`."""
     return _with_manifest(path for path in _children(folder) if step_of_folder(path.name) is not None)
+
+
+def saved_by(run_id: str | None, found: Iterable[Saved]) -> list[Saved]:
+    """Those of that run, which alone it may remove: a folder that was named by hand may have others' as well."""
+    return [saved for saved in found if saved.manifest.run_id == run_id]
+
+
+def whose(saved: Saved) -> str:
+    run_id = saved.manifest.run_id
+    return f"run {run_id}" if run_id is not None else "a program outside of runs"
+
+
+def saved_at(path: Path) -> Saved | None:
+    """The checkpoint in that folder, if it is one that can be read."""
+    return next(iter(_with_manifest([path])), None)
 
 
 def list_parts(folder: Path) -> list[Saved]:

@@ -6,6 +6,7 @@ rank-3-0.sum       the sums of its files, once they are made; see `sums`
 rank-3-0.saving    a saver is reading it, perhaps one that has outlived its rank: not to be written to
 terms.json         how the run saves: for who writes a copy to the disk when all ranks are dead; see `rescuing`
 <digest>.layout    DCP's own metadata, which says where in the files each tensor is
+block-1f2e3d4c/    the same for another `job.checkpoints` of the run, which has another folder on the disk
 
 Loads no torch.
 """
@@ -24,6 +25,7 @@ from typing import Any
 FOLDER = "WINDLASS_MEMORY_DIR"
 _OWNER = "owner.json"  # the supervisor's
 _TERMS = "terms.json"
+_BLOCK = "block-"
 _VERSION = 1
 MOST_SLOTS = 3  # one that is being written to the disk, and two in turns
 _PART = 0.5  # of the memory that is left: training may come to need more
@@ -59,11 +61,17 @@ class NodeMemory:
         self._local_ranks = local_ranks
 
     @classmethod
-    def from_environ(cls, environ: Mapping[str, str]) -> NodeMemory | None:
+    def from_environ(cls, environ: Mapping[str, str], block: str = "") -> NodeMemory | None:
+        """`block`: `block_of` the folder on the disk."""
         folder = environ.get(FOLDER)
         if not folder or not os.path.isdir(folder):
             return None
-        return cls(Path(folder), local_ranks=int(environ.get("LOCAL_WORLD_SIZE") or 1))
+        path = Path(folder, block)
+        try:
+            path.mkdir(mode=0o700, exist_ok=True)
+        except OSError:
+            return None  # it is full
+        return cls(path, local_ranks=int(environ.get("LOCAL_WORLD_SIZE") or 1))
 
     def arena(self, rank: int, slot: int) -> Path:
         return self.folder / f"rank-{rank}-{slot}.arena"
@@ -179,8 +187,9 @@ class NodeMemory:
         return decide_slots(size_bytes * self._local_ranks, free_bytes=free, left_bytes=limit - used if limit else None)
 
     def _limit_bytes(self) -> int:
+        run = self.folder.parent if self.folder.name.startswith(_BLOCK) else self.folder
         try:
-            return int(json.loads((self.folder / _OWNER).read_bytes())["limit_bytes"])
+            return int(json.loads((run / _OWNER).read_bytes())["limit_bytes"])
         except (OSError, ValueError, KeyError, TypeError):
             return 0
 
@@ -192,6 +201,15 @@ class NodeMemory:
 
     def _saving(self, rank: int, slot: int) -> Path:
         return self.folder / f"rank-{rank}-{slot}.saving"
+
+
+def block_of(folder: Path, own: Path) -> str:
+    """Where copies are kept of what is saved in `folder`; "": at the top, for the run's own folder. What is inside that
+    is known by its place there, for the next attempt may have the run's folder elsewhere."""
+    if folder == own:
+        return ""
+    place = folder.relative_to(own) if folder.is_relative_to(own) else folder
+    return _BLOCK + digest_of(os.fsencode(place))
 
 
 def decide_slots(size_bytes: int, *, free_bytes: int, left_bytes: int | None) -> int:

@@ -28,7 +28,15 @@ from windlass.core.errors import InvalidInput
 from windlass.core.manifest import MANIFEST, Manifest, PartFile, SaveReason, folder_name, render_manifest
 from windlass.job.checkpoint.clearing import clean_up
 from windlass.job.checkpoint.disk import Disk
-from windlass.job.checkpoint.folder import METADATA, discard, part_folder_name, saving_name
+from windlass.job.checkpoint.folder import (
+    METADATA,
+    OWN_FOLDER,
+    discard,
+    part_folder_name,
+    saved_at,
+    saving_name,
+    whose,
+)
 from windlass.job.checkpoint.memory import NodeMemory
 from windlass.job.checkpoint.retention import Keep
 from windlass.job.checkpoint.sums import Summing
@@ -108,7 +116,7 @@ class Saver:
             is_full = isinstance(error, OSError) and error.errno in _FULL
             return {"step": order.step, "error": str(error), "is_full": is_full, "took_s": time.monotonic() - began}
         if order.is_lead:
-            clean_up(Path(order.folder), Keep(**order.keep), self._disk)
+            clean_up(Path(order.folder), Keep(**order.keep), self._disk, order.run_id)
         size = sum(file.size_bytes for file in files)
         return {"step": order.step, "error": None, "took_s": took_s, "written_s": written_s, "size_bytes": size}
 
@@ -177,7 +185,7 @@ class Saver:
         name = folder_name(order.step)
         if not order.is_whole:
             name = part_folder_name(f"{name}-{order.save_id}")
-        self._show(saving, Path(order.folder) / name)
+        self._show(saving, Path(order.folder) / name, order.run_id)
 
     def _write_metadata(self, order: Order, saving: Path) -> PartFile:
         name, content = METADATA, self._metadata
@@ -186,7 +194,13 @@ class Saver:
         self._disk.write_file(saving / name, content)
         return PartFile(name=name, size_bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
 
-    def _show(self, saving: Path, final: Path) -> None:
+    def _show(self, saving: Path, final: Path, run_id: str | None) -> None:
+        there = saved_at(final)
+        if there is not None and there.manifest.run_id != run_id:
+            raise SaveFailed(
+                f"{final.parent} has step {there.step} of {whose(there)} already, whose place no other run takes: give "
+                f"each run a folder of its own, such as {OWN_FOLDER}"
+            )
         if (final / MANIFEST).exists():
             # The same step of the same run: whichever was first is as good, and is never taken away.
             discard(saving, self._disk)

@@ -130,6 +130,12 @@ class Slots:
                 slot.arena.close()
                 slot.arena = None
 
+    def forget(self) -> None:
+        """The memory is given back: nobody is to go on from these. After `close`."""
+        if self._memory is not None:
+            for number in range(MOST_SLOTS):
+                self._memory.discard(self._rank, number)
+
     def _empty(self, slot: Slot) -> None:
         slot.step = None
         if slot.is_on_record and self._memory is not None:

@@ -178,7 +178,8 @@ class Snapshots:
         self.settle(step)
         self._hear(wait_s=None)
 
-    def close(self, *, wait_s: float | None) -> None:
+    def close(self, *, wait_s: float | None, is_done: bool = False) -> None:
+        """`is_done`: training has ended well and its last step is on the disk, so nobody needs the copies."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -193,6 +194,8 @@ class Snapshots:
         self._copier.close()
         self._routes.clear()
         self._slots.close()
+        if is_done:
+            self._slots.forget()
 
     def _hear(self, wait_s: float | None) -> None:
         if self._saving.hear(wait_s):

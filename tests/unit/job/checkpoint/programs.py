@@ -83,6 +83,7 @@ def start(
                 "RANK": str(rank),
                 "LOCAL_RANK": str(rank),
                 "WINDLASS_SEED": "7",
+                "WINDLASS_CHECKPOINT_DIR": str(folder).format(rank=rank),
             },
             folder=ROOT,
         )

@@ -23,6 +23,7 @@ from windlass.job.checkpoint.folder import list_saved  # noqa: E402
 from windlass.job.checkpoint.layout import Move  # noqa: E402
 from windlass.job.checkpoint.loading import Contents  # noqa: E402
 from windlass.job.checkpoint.memory import FOLDER, NodeMemory  # noqa: E402
+from windlass.job.session import session  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -78,6 +79,7 @@ def made() -> tuple[Counting, torch.optim.Optimizer]:
 def test_the_optimizer_waits_for_the_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "memory").mkdir()
     monkeypatch.setenv(FOLDER, str(tmp_path / "memory"))
+    monkeypatch.setattr(session(), "_checkpoint_dir", str(tmp_path))
     memory = NodeMemory(tmp_path / "memory")
     model, optimizer = made()
     went_on = []

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from windlass.job.checkpoint.interval import MemoryPace  # noqa: E402
 from windlass.job.checkpoint.memory import FOLDER, MemoryCopy, NodeMemory, decide_slots  # noqa: E402
 from windlass.job.checkpoint.slots import Slot, choose_slot  # noqa: E402
 from windlass.job.checkpoint.sums import Summing  # noqa: E402
+from windlass.job.session import session  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -36,6 +38,8 @@ def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NodeMemory:
     folder = tmp_path / "memory"
     folder.mkdir()
     monkeypatch.setenv(FOLDER, str(folder))
+    monkeypatch.setattr(session(), "_checkpoint_dir", str(tmp_path / "disk"))
+    monkeypatch.setenv("WINDLASS_CHECKPOINT_DIR", str(tmp_path / "disk"))  # for other processes
     return NodeMemory(folder)
 
 
@@ -119,6 +123,45 @@ def test_copies_of_others_are_left_alone(change: dict[str, Any], memory: NodeMem
         memory.commit(replace(copy, **change))
     with opened(tmp_path / "disk", *made()) as ckpt:
         assert ckpt.first_step == 0
+
+
+def test_what_is_saved_elsewhere_has_copies_of_its_own(memory: NodeMemory, tmp_path: Path) -> None:
+    """A generator and its discriminator, whose shapes are the same, at once; and one block after the other."""
+    pair = [(name, *made(seed)) for seed, name in enumerate(("disk", "disk/other", "elsewhere"))]
+    with suppress(Killed), ExitStack() as stack:
+        blocks = [stack.enter_context(opened(tmp_path / name, *both)) for name, *both in pair]
+        for step in range(1, 4):
+            for block, (_, model, _) in zip(blocks, pair, strict=True):
+                model[0].weight.data.add_(1.0)
+                block.step(step)
+        raise Killed
+    for name, model, _ in pair:
+        fresh, optimizer = made(9)
+        with suppress(Killed), opened(tmp_path / name, fresh, optimizer) as ckpt:
+            assert ckpt.first_step == 3
+            assert torch.equal(fresh[0].weight, model[0].weight)
+            raise Killed
+    fresh, optimizer = made(9)
+    with opened(tmp_path / "disk" / "new", fresh, optimizer) as ckpt:
+        assert ckpt.first_step == 0
+
+
+def test_nothing_is_left_in_memory_of_training_that_ended_well(memory: NodeMemory, tmp_path: Path) -> None:
+    model, optimizer = made()
+    with opened(tmp_path / "disk", model, optimizer) as ckpt:
+        trained(ckpt, model, optimizer, 3)
+    assert memory.copies(0) == []
+    assert not list(memory.folder.glob("*.arena"))
+
+
+def test_two_open_blocks_do_not_share_a_folder(tmp_path: Path) -> None:
+    model, optimizer = made()
+    with opened(tmp_path / "disk", model, optimizer) as ckpt:
+        trained(ckpt, model, optimizer, 1)
+        with pytest.raises(InvalidInput, match="give each a folder"), opened(tmp_path / "disk", *made(1)):
+            pass
+    with opened(tmp_path / "disk", *made(1)) as again:
+        assert again.first_step == 1
 
 
 def test_a_copy_that_does_not_fit_the_model_is_passed_over(

@@ -25,7 +25,7 @@ from windlass.job.checkpoint.rescuing import Terms, newest_whole, rescue  # noqa
 from windlass.job.checkpoint.snapshots import Snapshots  # noqa: E402
 from windlass.job.checkpoint.state import TrainingState  # noqa: E402
 from windlass.job.checkpoint.sums import Summing  # noqa: E402
-from windlass.job.session import Session  # noqa: E402
+from windlass.job.session import Session, session  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -35,6 +35,7 @@ def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NodeMemory:
     monkeypatch.setattr(NodeMemory, "slots_for", lambda *_, **__: 3)
     (tmp_path / "memory").mkdir()
     monkeypatch.setenv(FOLDER, str(tmp_path / "memory"))
+    monkeypatch.setattr(session(), "_checkpoint_dir", str(tmp_path / "disk"))
     return NodeMemory(tmp_path / "memory")
 
 

@@ -122,7 +122,7 @@ def test_a_newer_version_s_checkpoint_is_neither_passed_over_nor_removed(tmp_pat
             ckpt.step(step)
             ckpt.save()
     collect_garbage(tmp_path, Disk(), now=time.time() + 2 * 86_400)
-    make_room(tmp_path, Keep(last=1), Disk())
+    make_room(tmp_path, Keep(last=1), Disk(), None)
     assert steps_in(tmp_path) == [6]
     assert theirs.exists()
 

@@ -14,7 +14,7 @@ from windlass.blobs.stored import Stored, lay_aside, list_stored, refuse_newer
 from windlass.core.errors import StoreRefused, Unavailable, WindlassError
 from windlass.core.manifest import NEWER_HINT, NewerManifest
 from windlass.job.checkpoint.disk import Disk
-from windlass.job.checkpoint.folder import Damaged, discard, list_saved
+from windlass.job.checkpoint.folder import Damaged, discard, list_saved, saved_by
 from windlass.job.checkpoint.peers import Peers
 from windlass.job.checkpoint.retention import Keep
 from windlass.job.checkpoint.stores.choice import StoreChoice, choose_stores
@@ -92,7 +92,7 @@ class StoreTier:
         if not self.neighbours.is_lead:
             return
         if not self.neighbours.share_one_folder:
-            for old in list_saved(self._folder)[1:]:
+            for old in saved_by(session().run_id, list_saved(self._folder))[1:]:
                 discard(old.path, Disk())  # brought here once; nothing else would remove it
         self._sendings = [Sending(settings) for settings in self._settings]
 

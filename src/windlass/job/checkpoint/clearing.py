@@ -38,8 +38,8 @@ def clean_up(folder: Path, keep: Keep, disk: Disk, run_id: str | None) -> None:
 
 
 def make_room(folder: Path, keep: Keep, disk: Disk, run_id: str | None, *, is_last: bool = True) -> list[str]:
-    """The names of those of that run that had to go: all but the newest that is as long as it should be, and the best. Unless it
-    `is_last`, those that were to stay for ever stay too: the next save may find room by other means."""
+    """The names of those that had to go: of that run's all but the newest that is as long as it should be, and the
+    best. Unless it `is_last`, those that were to stay for ever stay too: the next save may find room by other means."""
     gone = []
     spared = replace(keep, last=1, every_steps=None if is_last else keep.every_steps, newer_than_s=None)
     with contextlib.suppress(OSError):

@@ -106,6 +106,11 @@ class Order:
         """Samples that were consumed, of all processes together and all epochs."""
         return self._position
 
+    @property
+    def epoch(self) -> int:
+        """That of the first sample of the batch that was consumed last."""
+        return max(0, self._position - self.global_batch) // self.dataset_size
+
     def ids_at(self, position: int, count: int) -> list[int]:
         """The samples at these places of the whole sequence."""
         return [self._id(place) for place in range(position, position + count)]
@@ -122,7 +127,11 @@ class Order:
         """Steps in all, those that are done included."""
         if self.epochs is None:
             raise TypeError("an order without `epochs` has no end")
-        return self.epochs * self.dataset_size // self.global_batch
+        return self.steps_in(self.epochs)
+
+    def steps_in(self, epochs: int) -> int:
+        """Whole batches in so many epochs, from the first one on."""
+        return epochs * self.dataset_size // self.global_batch
 
     def advance(self, steps: int = 1) -> None:
         """So many more batches were trained on."""

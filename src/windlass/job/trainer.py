@@ -20,6 +20,7 @@ from windlass.core.plan import Plan
 from windlass.job.accounting.meter import Steps, steps
 from windlass.job.checkpoint.checkpoints import Checkpoints
 from windlass.job.checkpoint.checkpoints import checkpoints as keep_checkpoints
+from windlass.job.ordering import Order
 from windlass.job.parallel.optimizer import Optimizer
 from windlass.job.parallel.optimizer import optimizer as make_optimizer
 from windlass.job.parallel.parallelize import Parallel, cross_entropy, parallelize
@@ -122,9 +123,10 @@ class Trainer:
         chosen = optimizer(parallel)
         rates = [group["lr"] for group in chosen.param_groups]  # a checkpoint has those that the schedule had made
         batches, held_out = _made(data, parallel), _made(evaluation, parallel)
+        _check_ends(held_out)
         order = order_of(batches)
         share = None if order is None else order.share
-        fit = Fit(parallel=parallel, optimizer=chosen, total=self._total(batches), share=share)
+        fit = Fit(parallel=parallel, optimizer=chosen, total=self._total(batches, order), share=share)
         feed = loader(batches, parallel.device, self.prefetch)
         with self._checkpoints(fit, feed):
             self._tell("started", fit)
@@ -139,7 +141,7 @@ class Trainer:
                 every=self.log_every,
             )
             with fit.meter:
-                for inputs, targets in self._batches(fit, feed) if fit.total is None or fit.step < fit.total else ():
+                for inputs, targets in self._batches(fit, feed, order):
                     self._step(fit, rates, inputs, targets)
                     if held_out is not None and self._evaluates(fit):
                         self._evaluate(fit, held_out)
@@ -182,7 +184,9 @@ class Trainer:
     def _evaluate(self, fit: Fit, held_out: Batches) -> None:
         assert fit.meter is not None
         with fit.meter.pause():
-            feed = loader(held_out, fit.parallel.device, self.prefetch)
+            # From its beginning each time: no position is kept of it.
+            source = held_out.source if isinstance(held_out, Loader) else held_out
+            feed = Loader(source, fit.parallel.device, self.prefetch)
             found = [fit.parallel.evaluate_counted(*batch) for batch in feed]
             if not found:
                 raise ValueError("the evaluation data has no batches")
@@ -195,11 +199,17 @@ class Trainer:
     def _evaluates(self, fit: Fit) -> bool:
         return self.evaluate_every is not None and fit.step % self.evaluate_every == 0
 
-    def _batches(self, fit: Fit, feed: Loader[Any]) -> Iterator[tuple[Any, Any]]:
-        """As many as there are steps left, epoch after epoch. Data that knows its position goes on from there; of other
-        data the batches of steps that are done are passed over, drawn as they were."""
+    def _batches(self, fit: Fit, feed: Loader[Any], order: Order | None) -> Iterator[tuple[Any, Any]]:
+        """As many as there are steps left."""
+        if fit.total is not None and fit.step >= fit.total:
+            return iter(())
+        return self._by_epochs(fit, feed) if order is None else _by_order(fit, feed, order)
+
+    def _by_epochs(self, fit: Fit, feed: Loader[Any]) -> Iterator[tuple[Any, Any]]:
+        """Epoch after epoch. Data that knows its position goes on from there; of other data the batches of steps that
+        are done are passed over, drawn as they were."""
         restored = fit.checkpoints is not None and fit.checkpoints.resumed_from is not None
-        goes_on = order_of(feed) is not None or (isinstance(feed, PositionedLoader) and restored)
+        goes_on = isinstance(feed, PositionedLoader) and restored
         passed = fit.step if goes_on else 0
         first = fit.epoch if goes_on else 0
         passing = Passing(fit.epoch, fit.began) if restored and not goes_on else None
@@ -223,7 +233,9 @@ class Trainer:
                     "give a list, a DataLoader or a function that makes them"
                 )
 
-    def _total(self, batches: Batches) -> int | None:
+    def _total(self, batches: Batches, order: Order | None) -> int | None:
+        if order is not None:
+            return self._total_of(order)
         if self.steps is not None:
             return self.steps
         try:
@@ -231,9 +243,47 @@ class Trainer:
         except TypeError:
             return None  # nobody knows before it is over
 
+    def _total_of(self, order: Order) -> int:
+        """An order goes through all its epochs at once, and most have no end of their own."""
+        whole = None if order.epochs is None else len(order)
+        wanted = self.steps
+        if wanted is None:
+            wanted = whole if whole is not None and self.epochs is None else order.steps_in(self.epochs or 1)
+        total = wanted if whole is None else min(wanted, whole)
+        said = f"{order.dataset_size} samples, {order.global_batch} in a step"
+        if not total:
+            raise InvalidInput(
+                f"the data has no whole batch: {said}, epochs={self.epochs or order.epochs or 1}; options: a batch of "
+                f"{order.dataset_size} at most, or more epochs"
+            )
+        if self.steps is not None and total < self.steps:
+            raise InvalidInput(
+                f"the Trainer has steps={self.steps}, and its data ends after {total}: {said}, epochs={order.epochs} "
+                f"in job.order; options: steps={total}, or job.order without epochs"
+            )
+        return total
+
     def _tell(self, what: str, fit: Fit) -> None:
         for callback in self.callbacks:
             getattr(callback, what)(fit)
+
+
+def _by_order(fit: Fit, feed: Loader[Any], order: Order) -> Iterator[tuple[Any, Any]]:
+    """From the order's position on, whose epochs are not the loader's passes."""
+    for batch in feed:
+        fit.epoch = order.epoch
+        yield batch
+        if fit.step == fit.total:
+            return
+
+
+def _check_ends(held_out: Any) -> None:
+    order = order_of(held_out)
+    if order is not None and order.epochs is None:
+        raise InvalidInput(
+            f"the evaluation data is read by an order of {order.dataset_size} samples without an end; options: "
+            "job.order(..., epochs=1), or data that is read by no order"
+        )
 
 
 def _begin_epoch(batches: Any, epoch: int) -> None:

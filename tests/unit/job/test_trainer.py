@@ -18,6 +18,7 @@ from windlass.agent.layout import progress  # noqa: E402
 from windlass.agent.progress import read_progress  # noqa: E402
 from windlass.core.errors import InvalidInput  # noqa: E402
 from windlass.job.checkpoint.folder import list_saved  # noqa: E402
+from windlass.job.ordering import Order  # noqa: E402
 from windlass.job.parallel.optimizer import Optimizer  # noqa: E402
 from windlass.job.parallel.parallelize import Parallel  # noqa: E402
 from windlass.job.session import Session  # noqa: E402
@@ -278,6 +279,69 @@ def test_a_sampler_of_torch_is_told_each_epoch(by_batch: bool, stopped_at: int |
     assert fit.step == 12
     assert len(set(map(tuple, (seen[:16], seen[16:32], seen[32:])))) == 3
     assert whole.read == seen
+
+
+def read_by(order: Order, ids: Ids | None = None) -> Any:
+    return torch.utils.data.DataLoader(ids or Ids(order.dataset_size), batch_sampler=order)  # type: ignore[arg-type,var-annotated]
+
+
+@pytest.mark.parametrize(
+    ("trainer", "order", "steps"),
+    [
+        ({"epochs": 3}, {}, 8),
+        ({}, {}, 2),
+        ({"epochs": 3}, {"epochs": 2}, 5),
+        ({"epochs": 2}, {"epochs": 3}, 5),
+        ({}, {"epochs": 3}, 8),
+        ({"steps": 7}, {}, 7),
+    ],
+)
+def test_an_order_ends_with_the_epochs(trainer: dict[str, Any], order: dict[str, Any], steps: int) -> None:
+    epochs: list[int] = []
+
+    class Look(Callback):
+        def stepped(self, fit: Fit) -> None:
+            epochs.append(fit.epoch)
+
+    fit = Trainer(**trainer, callbacks=[Look()], prefetch=0).fit(model(), read_by(job.order(44, 16, **order)))
+    assert (fit.step, fit.total) == (steps, steps)
+    assert epochs == [0, 0, 0, 1, 1, 1, 2, 2][:steps]
+
+
+@pytest.mark.parametrize("stopped_at", [2, 3, 5, 8])
+def test_an_order_goes_on_in_the_middle_and_ends_where_it_would(stopped_at: int, tmp_path: Path) -> None:
+    class Stop(Callback):
+        def stepped(self, fit: Fit) -> None:
+            fit.stopping = fit.step == stopped_at
+
+    kept = {"every": 1000, "folder": tmp_path}
+    Trainer(epochs=3, checkpoints=kept, callbacks=[Stop()]).fit(model(), read_by(job.order(44, 16)))
+    rest, order = Ids(44), job.order(44, 16)
+    fit = Trainer(epochs=3, checkpoints=kept, prefetch=0).fit(model(), read_by(order, rest))
+    assert (fit.step, fit.epoch, order.position) == (8, 2, 128)
+    assert rest.read == order.ids_at(16 * stopped_at, 16 * (8 - stopped_at))
+
+
+def test_evaluation_by_an_order_is_of_all_of_it_each_time() -> None:
+    held_out = Ids(20)
+    evaluation = read_by(job.order(20, 5, epochs=1, shuffle=False), held_out)
+    Trainer(steps=4, evaluate_every=2).fit(model(), batches(4), evaluation=evaluation)
+    assert held_out.read == [*range(20)] * 2
+    with pytest.raises(InvalidInput, match=r"20 samples without an end; options: job\.order\(\.\.\., epochs=1\)"):
+        Trainer(steps=4).fit(model(), batches(4), evaluation=read_by(job.order(20, 5)))
+
+
+@pytest.mark.parametrize(
+    ("trainer", "order", "says"),
+    [
+        ({"steps": 9}, {"epochs": 3}, "steps=9, and its data ends after 8: 44 samples, 16 in a step, epochs=3 in job"),
+        ({}, {"global_batch": 45}, "has no whole batch: 44 samples, 45 in a step, epochs=1; options: a batch of 44 at"),
+    ],
+)
+def test_an_order_that_is_too_short_is_refused(trainer: dict[str, Any], order: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        Trainer(**trainer).fit(model(), read_by(job.order(44, **{"global_batch": 16, **order})))
+    assert says in str(refused.value)
 
 
 @pytest.mark.parametrize(

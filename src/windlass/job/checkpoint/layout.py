@@ -9,11 +9,12 @@ from __future__ import annotations
 import dataclasses
 import io
 import pickle
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import CURRENT_DCP_VERSION, _StorageInfo
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, StorageMeta
@@ -26,8 +27,16 @@ from windlass.job.checkpoint.disk import BLOCK
 from windlass.job.checkpoint.memory import digest_of
 from windlass.job.checkpoint.peers import Peers
 from windlass.job.checkpoint.records import Record, record_of
+from windlass.job.checkpoint.state import MODEL
+from windlass.job.session import session
 
 _ALIGNMENT = 64
+_MOST_SAMPLES = 64
+_ALIKE = 1e-2
+_TRAINED_APART = (
+    "ranks have copies of {name!r} that differ: they train apart, and a checkpoint has one copy, that of the first; "
+    "save when they have been averaged, or give each rank a folder of its own"
+)
 # So many files per rank, that several threads can hash and write them at once, unless they would be small or huge.
 _FILES = 8
 _LEAST_FILE_BYTES, _MOST_FILE_BYTES = 16 << 20, 1 << 30
@@ -97,10 +106,18 @@ def signature_of(state: State) -> Any:
 
 
 def build_layout(state: State, peers: Peers) -> Layout:
-    """Every rank calls it. What several ranks have alike is written by one of them, evenly divided."""
+    """Every rank calls it. What several ranks have alike is written by one of them, evenly divided; buffers by the
+    first that has them, whose statistics are those that count, and so is everything where ranks have trained apart."""
     planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     planner.set_up_planner(dict(state), is_coordinator=peers.rank == 0)
-    plans: list[SavePlan] = peers.gather(planner.create_local_plan())
+    copies = {name: is_buffer(name, tensor) for name, tensor in state.items() if not isinstance(tensor, DTensor)}
+    told: list[tuple[SavePlan, dict[str, bool], dict[str, float]]]
+    told = peers.gather((planner.create_local_plan(), copies, samples_of(state)))
+    apart = differing([samples for _, _, samples in told])
+    if apart is not None and peers.rank == 0:
+        session().alert("checkpoint-apart", _TRAINED_APART.format(name=apart))
+    of_first = {name for _, theirs, _ in told for name, buffer in theirs.items() if buffer or apart is not None}
+    plans = of_the_first([plan for plan, _, _ in told], of_first)
     # Every rank reckons the same from the same plans: cheaper than to send each what rank 0 has found.
     plans, metadata = planner.create_global_plan(plans)
     places, files = _arrange(plans[peers.rank], peers.rank)
@@ -113,6 +130,46 @@ def build_layout(state: State, peers: Peers) -> Layout:
         files=files,
         metadata=rendered,
     )
+
+
+def is_buffer(name: str, tensor: Tensor) -> bool:
+    return name.startswith(MODEL) and not isinstance(tensor, nn.Parameter)
+
+
+def samples_of(state: State) -> dict[str, float]:
+    """A number of each of some parameters, which ranks that have a copy of it must agree on."""
+    copies = [
+        (name, tensor.detach())
+        for name, tensor in state.items()
+        if isinstance(tensor, nn.Parameter) and not isinstance(tensor, DTensor) and tensor.numel()
+    ]
+    some = copies[:: -(-len(copies) // _MOST_SAMPLES) or 1]
+    picked = {name: tensor.flatten()[tensor.numel() // 2] for name, tensor in some}
+    return {name: float(one.abs() if one.is_complex() else one.to(torch.float32)) for name, one in picked.items()}
+
+
+def differing(samples: Sequence[Mapping[str, float]]) -> str | None:
+    """A parameter of which two ranks have copies that differ by more than the order of sums can make."""
+    first: dict[str, float] = {}
+    for mine in samples:
+        for name, value in mine.items():
+            known = first.setdefault(name, value)
+            if abs(value - known) > _ALIKE * max(abs(value), abs(known), _ALIKE):  # false for what is no number
+                return name.removeprefix(MODEL)
+    return None
+
+
+def of_the_first(plans: Sequence[SavePlan], names: Collection[str]) -> list[SavePlan]:
+    """Of these tensors only the items of the first rank that has them."""
+    taken: dict[MetadataIndex, int] = {}
+    for rank, plan in enumerate(plans):
+        for item in plan.items:
+            if item.index.fqn in names:
+                taken.setdefault(item.index, rank)
+    return [
+        dataclasses.replace(plan, items=[item for item in plan.items if taken.get(item.index, rank) == rank])
+        for rank, plan in enumerate(plans)
+    ]
 
 
 def _arrange(plan: SavePlan, rank: int) -> tuple[tuple[Place, ...], tuple[FileImage, ...]]:

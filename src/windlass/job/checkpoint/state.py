@@ -8,7 +8,7 @@ generators, position in the data.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -74,6 +74,12 @@ class TrainingState:
         self.optimizer = optimizer.inner if isinstance(optimizer, Optimizer) else optimizer
         if self.optimizer is not None and not hasattr(self.optimizer, "param_groups"):
             raise InvalidInput(f"optimizer is {type(optimizer).__name__}; give job.optimizer's, or one of torch's")
+        if any(one.__name__ == "ZeroRedundancyOptimizer" for one in type(self.optimizer).__mro__):
+            raise InvalidInput(
+                "optimizer is a ZeroRedundancyOptimizer, which does not say where its state is; divide it by a plan "
+                "instead, with job.parallelize and job.optimizer and `plan: shard=N,zero=1`, or give torch's own"
+            )
+        self._has_whole_model = parallel is None or parallel.plan.pipeline == 1
         self.is_ours = parallel is not None and isinstance(optimizer, Optimizer)
         mine = session()
         self._rank, self._world_size = (0, 1) if is_apart() else (mine.rank, mine.world_size)
@@ -84,6 +90,8 @@ class TrainingState:
         )
         self._others = dict(others)
         self._loader = loader
+        self._made: dict[str, Tensor] = {}  # tensors of `state_dict` that are none of the model's own
+        self._extra: dict[str, Any] = {}  # what is no tensor there: the extra state of modules
         self._made_room = False
         self._taken: list[tuple[Tensor, str, Any]] = []  # from parameters, when room was made
         for name, one in (*self._others.items(), ("loader", loader)):
@@ -95,6 +103,8 @@ class TrainingState:
     def tensors(self) -> dict[str, Tensor]:
         """The live tensors themselves, by their names in a checkpoint."""
         model = self._model()
+        live = {id(one) for part in self._parts for one in (*part.parameters(), *part.buffers())}
+        self._made = {name: tensor for name, tensor in model.items() if id(tensor) not in live}
         return self._tensors(model, self._optimizer_states(_names_of(model)))
 
     def take(self) -> tuple[dict[str, Tensor], bytes]:
@@ -123,6 +133,7 @@ class TrainingState:
                 "groups": self._groups(names),
                 "states": {name: state for name, state in states.items() if state},
                 "scale": None if self._scale is None else (self._scale.value, self._scale.good_steps),
+                "extra": self._extra,
                 "others": {name: one.state_dict() for name, one in self._others.items()},
                 "reader": (self._reader.number, self._reader.count),
                 "loader": None if self._loader is None else self._loader.state_dict(),
@@ -133,10 +144,26 @@ class TrainingState:
 
     def _model(self) -> dict[str, Tensor]:
         found: dict[str, Tensor] = {}
+        self._extra = {}
         for part in self._parts:
-            # Modules may add what is no tensor; that is theirs to restore.
-            found |= {n: value for n, value in part.state_dict(keep_vars=True).items() if isinstance(value, Tensor)}
+            for name, value in part.state_dict(keep_vars=True).items():
+                if isinstance(value, Tensor):
+                    found[name] = value
+                else:
+                    self._extra[name] = value
         return found
+
+    def _give_modules(self, blobs: Sequence[Mapping[str, Any]]) -> None:
+        """What is no parameter or buffer of theirs but made of them, by hooks of `state_dict`, or their extra state:
+        they take it by the same way."""
+        names = self._extra.keys()
+        known = {name: blob["extra"][name] for blob in reversed(blobs) for name in names & blob.get("extra", {}).keys()}
+        if not known and not self._made:
+            return
+        given = {**known, **self._made}
+        for part in self._parts:
+            state = part.state_dict(keep_vars=True)
+            part.load_state_dict({name: given.get(name, value) for name, value in state.items()}, strict=False)
 
     def _names(self) -> dict[int, str]:
         return _names_of(self._model())
@@ -174,8 +201,9 @@ class TrainingState:
     def make_room(self, saved: Mapping[str, tuple[torch.Size, torch.dtype]]) -> None:
         """Give a new optimizer the tensors of its state, which it would else make at its first step; not their values.
 
-        `saved`: shape and type of every tensor in the checkpoint.
+        `saved`: shape and type of every tensor in the checkpoint. InvalidInput if the model lacks some of its own.
         """
+        self._refuse_left_over(saved)
         optimizer = self.optimizer
         if optimizer is None or optimizer.state:
             return
@@ -192,6 +220,18 @@ class TrainingState:
                     optimizer.state[parameter][kind] = _room(parameter, kind, shape, dtype, group)
                     if kind in parameter.__dict__:  # what an optimizer takes from its parameter at its first step
                         self._taken.append((parameter, kind, parameter.__dict__.pop(kind)))
+
+    def _refuse_left_over(self, saved: Iterable[str]) -> None:
+        """As torch's own loading does. A stage of a pipeline cannot tell what is for others."""
+        if not self._has_whole_model:
+            return
+        lacking = sorted({name.removeprefix(MODEL) for name in saved if name.startswith(MODEL)} - self._model().keys())
+        if lacking:
+            more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
+            raise InvalidInput(
+                f"the checkpoint has a tensor {lacking[0]!r}{more} that the model has not: it was saved from another "
+                "model; give this run another folder for its checkpoints, or the model that it began with"
+            )
 
     def undo_room(self) -> None:
         """The optimizer is as new again: what was to be loaded does not fit."""
@@ -217,16 +257,28 @@ class TrainingState:
         blobs = self._give_options(first, (blob_of(rank) for rank in range(1, world_size)))
         if self._scale is not None and first["scale"] is not None:
             self._scale.value, self._scale.good_steps = first["scale"]
+        mine = blob_of(self._rank) if self._rank < world_size else None
+        if mine is not None and (mine["plan"] != self.plan or world_size != self._world_size):
+            mine = None  # it was another part of the training
+        self._give_modules([mine or first, *blobs])
         for name, one in self._others.items():
             if name in first["others"]:
                 regroups = isinstance(one, torch.optim.lr_scheduler.LRScheduler)
-                one.load_state_dict(self._regrouped(name, one, blobs) if regroups else first["others"][name])
+                its_own = (mine or first)["others"].get(name, first["others"][name])
+                one.load_state_dict(self._regrouped(name, one, blobs) if regroups else its_own)
                 if isinstance(one, OfReader):
                     one.load_of_reader(self._of_reader(name, blob_of, world_size))
+        self._tell_of_others(first["others"])
         self._give_position(blob_of, world_size)
-        mine = blob_of(self._rank) if self._rank < world_size else None
-        if mine is not None and mine["plan"] == self.plan and world_size == self._world_size:
+        if mine is not None:
             set_random_state(mine["random"])
+
+    def _tell_of_others(self, saved: Mapping[str, Any]) -> None:
+        new, gone = sorted(self._others.keys() - saved.keys()), sorted(saved.keys() - self._others.keys())
+        said = [f"{', '.join(new)} was not saved, and begins anew"] if new else []
+        said += [f"{', '.join(gone)} was saved, and nobody takes it"] if gone else []
+        if said and session().is_main:
+            session().alert("checkpoint-others", f"the checkpoint is of another script: {'; '.join(said)}")
 
     def _give_options(self, first: Mapping[str, Any], more: Iterator[Any]) -> list[Mapping[str, Any]]:
         """The blobs that together know all parameters of this rank: with a pipeline, each rank saved its own."""

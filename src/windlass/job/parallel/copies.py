@@ -149,8 +149,13 @@ class Shards:
             else OffloadPolicy(),
             "reshard_after_forward": gathers_by_block(plan),
         }
+        # Statistics stay in fp32, and what they are used with must be of their type.
+        exact = [m for m in part.modules() if isinstance(m, _BatchNorm)] if dtype is not None else []
+        for norm in exact:
+            fully_shard(norm, **options | {"mp_policy": _in_fp32(dtype)})
         for block in blocks:
-            fully_shard(block, **options)
+            if block not in exact:
+                fully_shard(block, **options)
         self._part = part
         self._root: FSDPModule = fully_shard(part, **options)
         self._statistics = [b for m in part.modules() if isinstance(m, _BatchNorm) for b in m.buffers(recurse=False)]
@@ -172,6 +177,11 @@ class Shards:
         else:
             self._root.set_requires_gradient_sync(last)
         yield
+
+
+def _in_fp32(around: torch.dtype | None) -> MixedPrecisionPolicy:
+    """Of a module amid others that work in the type `around`."""
+    return MixedPrecisionPolicy(param_dtype=torch.float32, reduce_dtype=torch.float32, output_dtype=around)
 
 
 def gathers_by_block(plan: Plan) -> bool:

@@ -54,6 +54,48 @@ for plan in ("data=2", "shard=2"):
 """
 
 
+NORMS = """
+import torch
+from torch import nn
+from windlass import job
+
+class Block(nn.Module):
+    def __init__(self, affine):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8, affine=affine), nn.ReLU(), nn.Linear(8, 8))
+
+    def forward(self, x):
+        return x + self.body(x)
+
+process = job.init()
+draw = torch.Generator().manual_seed(process.rank)
+batches = [(torch.randn(16, 8, generator=draw), torch.randint(4, (16,), generator=draw)) for _ in range(6)]
+for low in ("bf16", "fp16"):
+    for plan in ("data=2", "shard=2", "shard=2,activation_checkpoint=full"):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv1d(1, 1, 3, padding=1), nn.Flatten(), nn.BatchNorm1d(8),
+                              nn.Sequential(Block(True), Block(False)), nn.Linear(8, 4))
+        loss = lambda output, targets: nn.functional.cross_entropy(output.float(), targets)
+        parallel = job.parallelize(model, f"{plan},precision={low}", loss=loss)
+        optimizer = job.optimizer(parallel, torch.optim.SGD, lr=0.1)
+        for x, y in batches:
+            found = parallel.step(x[:, None], y)
+            optimizer.step()
+            optimizer.zero_grad()
+        norm = next(m for m in model.modules() if isinstance(m, nn.BatchNorm1d))
+        print(float(found), float(parallel.evaluate(x[:, None], y)), norm.running_var.dtype, norm.weight.dtype)
+"""
+
+
+def test_batch_norms_stay_exact_in_low_precision_when_sharded(tmp_path: Path) -> None:
+    for said in run_processes(NORMS, tmp_path):
+        lines = [line.split() for line in said.splitlines()]
+        for first in (0, 3):
+            copied, *sharded = ([float(number) for number in line[:2]] for line in lines[first : first + 3])
+            assert all(found == pytest.approx(copied, rel=0.02) for found in sharded), said
+        assert all(line[2:] == ["torch.float32"] * 2 for line in lines)
+
+
 def test_copies_want_every_gradient_and_share_their_statistics(tmp_path: Path) -> None:
     first, second = run_processes(SCRIPT, tmp_path)
     for said in (first, second):

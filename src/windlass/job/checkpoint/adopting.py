@@ -9,10 +9,9 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-import re
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ from windlass.job.checkpoint.announcing import Announcer
 from windlass.job.checkpoint.disk import Disk
 from windlass.job.checkpoint.folder import (
     Damaged,
+    Saved,
     by_newer,
     check_hashes,
     check_sizes,
@@ -34,6 +34,7 @@ from windlass.job.checkpoint.folder import (
     saving_name,
     set_aside,
 )
+from windlass.job.checkpoint.naming import is_named, step_in
 from windlass.job.checkpoint.retention import Keep, decide_retention, kept
 from windlass.job.session import Session, session
 
@@ -45,9 +46,6 @@ FORMAT = "files"  # as they were found
 ADOPTED = "adopted"
 _LOCK = ".newest.lock"
 _CHUNK = 8 << 20
-_STEP = re.compile(r"step[=_-]?(\d+)", re.IGNORECASE)
-_NUMBER = re.compile(r"\d+")
-_MOST_STEPS = 10**12
 
 
 class Unsteady(Exception):
@@ -70,6 +68,9 @@ class Adopter:
         has_store = wanted.get("store") or wanted.get("stores")
         self._store = _Stores(wanted, self._folder, self._keep, self._session) if has_store else None
         self._announcer.look()
+        self._began_ns = max((_written_ns_of(saved) for saved in list_saved(self._folder)[:1]), default=0)
+        self._counted: set[int] = set()  # steps that are no files' own, but the next after the newest
+        self._has_told = False
 
     def take(
         self,
@@ -78,30 +79,47 @@ class Adopter:
         metrics: Mapping[str, float] | None = None,
         reason: SaveReason = SaveReason.INTERVAL,
     ) -> int | None:
-        """Files, and folders with all in them, as one checkpoint. The step: as given, in their names, or the next.
-        None: it is here already.
+        """Files, and folders with all in them, as one checkpoint. The step: as given, in their names, or the next
+        after the newest. None: it is here already.
 
         Raises Unsteady if somebody still writes them; nothing is kept then. Raises OSError.
         """
         found = list_saved(self._folder)
-        number = step_in(sources[0].name) if step is None else step
-        if number is not None and any(saved.manifest.step == number for saved in found):
-            return None  # the same step of the same run: whichever was first is as good; `left_out` says of what
-        newest = found[0].manifest.step if found else 0
-        saving = self._folder / saving_name(newest + 1 if number is None else number, secrets.token_hex(4))
+        said = step_in(sources[0].name) if step is None else step
+        is_sure = step is not None or is_named(sources[0].name)
+        at_ns = _written_ns(sources)
+        is_newest = not found or at_ns > _written_ns_of(found[0])
+        number = decide_number(
+            said, [saved.step for saved in found], self._counted, is_sure=is_sure, is_newest=is_newest
+        )
+        if number is None or (said is None and at_ns < self._began_ns):
+            return None  # whichever was first is as good, `left_out` says of what; or it was taken by an attempt before
+        alike = _alike(said, found, is_sure=is_sure, is_newest=is_newest)
+        saving = self._folder / saving_name(number, secrets.token_hex(4))
         try:
             files = self._copy(sources, saving)
-            if number is None:
-                if found and found[0].manifest.files == files:
-                    discard(saving, self._disk)
-                    return None
-                number = newest + 1
+            if any(saved.manifest.files == files for saved in alike):
+                discard(saving, self._disk)
+                return None
             self._commit(saving, self._manifest(number, files, metrics or {}, reason))
         except BaseException:
             discard(saving, self._disk)
             raise
+        if number != said:
+            self._counted.add(number)
+            self._tell_of_order(sources[0].name, said, number)
         self.look()
         return number
+
+    def _tell_of_order(self, name: str, said: int | None, number: int) -> None:
+        if said is None or self._has_told:
+            return
+        self._has_told = True
+        text = (
+            f"{name} was written after what is of step {number - 1}, and the number in its name is {said}: such files "
+            f"are numbered on by the order of writing, this one as {number}; write step-<number> in names"
+        )
+        self._session.alert("checkpoint-order", text, step=number)
 
     def left_out(self, *sources: Path, step: int) -> list[str]:
         """The files of these that the checkpoint of that step has not got: they came when it had been taken."""
@@ -187,6 +205,8 @@ class Adopter:
                         digest.update(data)
                         self._disk.write(fd, memoryview(data), at)
                         at += len(data)
+                    stat = os.fstat(file.fileno())
+                    os.utime(fd, ns=(stat.st_atime_ns, stat.st_mtime_ns))  # by this what is newer is told from it
                     self._disk.sync(fd)
                 finally:
                     os.close(fd)
@@ -213,11 +233,13 @@ class Adopter:
     def _commit(self, saving: Path, manifest: Manifest) -> None:
         self._disk.write_file(saving / MANIFEST, render_manifest(manifest).encode())
         self._disk.sync_dirs(saving)
-        self._disk.rename(saving, self._folder / folder_name(manifest.step))
+        final = self._folder / folder_name(manifest.step)
+        self._disk.rename(saving, final)
         self._disk.sync_dir(self._folder)
         saved = {id(one.manifest): one for one in saved_by(manifest.run_id, list_saved(self._folder))}
         for old in decide_retention([one.manifest for one in saved.values()], self._keep, now=time.time()):
-            discard(saved[id(old)].path, self._disk)
+            if saved[id(old)].path != final:  # what was just written, whatever its number
+                discard(saved[id(old)].path, self._disk)
         collect_garbage(self._folder, self._disk)
 
 
@@ -291,15 +313,35 @@ def _refuse_encoding(wanted: Mapping[str, Any]) -> None:
             )
 
 
-def step_in(name: str) -> int | None:
-    """The step in a file's name: what follows `step`, or its last number."""
-    if named := _STEP.search(name):
-        number = int(named[1])
-    elif numbers := _NUMBER.findall(os.path.splitext(name)[0]):
-        number = int(numbers[-1])
-    else:
+def _written_ns_of(saved: Saved) -> int:
+    """When its files were, before they were taken."""
+    return _written_ns(saved.path / file.name for file in saved.manifest.files)
+
+
+def _written_ns(sources: Iterable[Path]) -> int:
+    """When the last of these was."""
+    return max((time_ns for source in sources for *_, time_ns in signature_of(source)), default=0)
+
+
+def decide_number(
+    said: int | None, here: Sequence[int], counted: Collection[int], *, is_sure: bool, is_newest: bool
+) -> int | None:
+    """The step of what comes next; None: it is here already. `said`: the number in its name, which says the step or
+    epoch if that `is_sure`. `here`: the steps that are, newest first; of these `counted` are no names' own.
+    `is_newest`: it was written after all of these."""
+    if said in here and not (said in counted and is_newest):
         return None
-    return number if number < _MOST_STEPS else None
+    if said is not None and said not in here and (is_sure or not is_newest or said > max(here, default=-1)):
+        return said
+    return max(here, default=0) + 1
+
+
+def _alike(said: int | None, found: Sequence[Saved], *, is_sure: bool, is_newest: bool) -> Sequence[Saved]:
+    """Those that it may be once more: its name says no step, or one from which it was numbered on by an attempt
+    before."""
+    if said is None:
+        return found[:1] if is_newest else found
+    return [] if is_sure or is_newest else [saved for saved in found if saved.step > said]
 
 
 def files_of(*sources: Path) -> Iterator[tuple[str, Path]]:

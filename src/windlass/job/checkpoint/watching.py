@@ -18,8 +18,9 @@ from pathlib import Path
 
 from windlass.agent.kernel import give_way
 from windlass.agent.layout import metrics_spool
-from windlass.job.checkpoint.adopting import Adopter, Unsteady, signature_of, step_in
+from windlass.job.checkpoint.adopting import Adopter, Unsteady, signature_of
 from windlass.job.checkpoint.logged import Logged
+from windlass.job.checkpoint.naming import is_epoch, numbers_in, step_in
 from windlass.job.session import session
 
 _LOOK_EVERY_S = 1.0
@@ -44,7 +45,7 @@ class Sight:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """What makes one checkpoint: all that is of one step, or all whose names tell none."""
+    """What makes one checkpoint: all that is of one step, or all whose names tell none and have the same numbers."""
 
     step: int | None
     sights: Mapping[Path, Sight]
@@ -97,7 +98,7 @@ class Watcher:
 
     def _take(self, group: Group, now: float) -> None:
         try:
-            if self._adopter.take(*group.paths, step=group.step, metrics=self._metrics(group)) is None:
+            if self._adopter.take(*group.paths, metrics=self._metrics(group)) is None:
                 self._tell_of_late(group)
         except Unsteady:
             return  # it is looked at again
@@ -115,7 +116,10 @@ class Watcher:
             session().alert("checkpoint-failed", what, group.step)
 
     def _metrics(self, group: Group) -> dict[str, float]:
-        return {} if self._logged is None else self._logged.up_to(group.step, group.written_ns / 1e9)
+        if self._logged is None:
+            return {}
+        is_step = not any(is_epoch(path.name) for path in group.paths)
+        return self._logged.up_to(group.step if is_step else None, group.written_ns / 1e9)
 
 
 def matching(pattern: str) -> list[Path]:
@@ -137,11 +141,12 @@ def decide_sights(
 
 def decide_groups(seen: Mapping[Path, Sight]) -> list[Group]:
     """What there is, the oldest first."""
-    by_step: dict[int | None, dict[Path, Sight]] = {}
+    by_name: dict[tuple[int | None, tuple[str, ...]], dict[Path, Sight]] = {}
     for path, sight in seen.items():
         if sight.signature:
-            by_step.setdefault(step_in(path.name), {})[path] = sight
-    groups = [Group(step=step, sights=sights) for step, sights in by_step.items()]
+            step = step_in(path.name)
+            by_name.setdefault((step, numbers_in(path.name) if step is None else ()), {})[path] = sight
+    groups = [Group(step=step, sights=sights) for (step, _), sights in by_name.items()]
     return sorted(groups, key=lambda group: (group.written_ns, group.paths))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -15,9 +16,10 @@ import pytest
 from windlass.core.errors import InvalidInput
 from windlass.core.manifest import folder_name
 from windlass.job.checkpoint import adopting
-from windlass.job.checkpoint.adopting import ADOPTED, Adopter, Unsteady, signature_of, step_in
+from windlass.job.checkpoint.adopting import ADOPTED, Adopter, Unsteady, signature_of
 from windlass.job.checkpoint.disk import Disk
 from windlass.job.checkpoint.folder import check_hashes, check_sizes, list_saved, set_aside
+from windlass.job.checkpoint.naming import is_epoch, is_named, step_in
 from windlass.job.checkpoint.stores import fetching
 from windlass.job.session import Session
 
@@ -32,10 +34,103 @@ from windlass.job.session import Session
         ("ckpt.0007.pt", 7),
         ("last.pt", None),
         ("9" * 30, None),
+        ("epoch=03-val_loss=0.42.ckpt", 3),
+        ("epoch010-loss21.50.pt", 10),
+        ("ep4_acc97.pt", 4),
+        ("epoch=1.5.ckpt", None),
+        ("model-3.pt", 3),
+        ("keep12.pt", 12),  # no `ep`
+        ("interval_500.pt", 500),  # no `val`
+        ("model-02-0.4213.hdf5", 2),
+        ("weights.05-0.35.hdf5", 5),
+        ("m_lr1e-4_300.pt", 300),
+        ("m_300_lr1e-4.pt", 300),
+        ("valLoss21_500.pt", 500),
+        ("ckpt_500_val_loss_21.pt", 500),
+        ("best_auc0_93.pt", None),
+        ("best-f1-93.pt", None),
+        ("best_score_12.pt", None),
+        ("best-0.97.ckpt", None),
+        ("model_v2.pt", None),
+        ("llama-500-7b.pt", 500),
+        ("mixtral-8x7b.pt", None),
+        ("yolov5s-100.pt", 100),
     ],
 )
 def test_the_step_is_in_the_name(name: str, step: int | None) -> None:
     assert step_in(name) == step
+
+
+def test_names_say_what_their_number_is() -> None:
+    names = ("global_step8", "epoch=3-step=1200.ckpt", "epoch=3.ckpt", "checkpoint-500")
+    assert [(is_named(name), is_epoch(name)) for name in names] == [
+        (True, False),
+        (True, False),
+        (True, True),
+        (False, False),
+    ]
+
+
+class Told(Session):
+    """Whose alerts are remembered."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.alerts: list[tuple[str, str, int | None]] = []
+
+    def alert(self, kind: str, message: str, step: int | None = None, *, once: bool = False) -> None:  # noqa: ARG002
+        self.alerts.append((kind, message, step))
+
+
+def write(path: Path, at: int) -> Path:
+    """So many seconds after the beginning of time."""
+    path.write_text(path.name)
+    os.utime(path, (at, at))
+    return path
+
+
+def taken_in(folder: Path) -> dict[int, str]:
+    return {saved.step: saved.manifest.files[0].name for saved in list_saved(folder / ADOPTED)}
+
+
+def test_where_numbers_fall_the_order_of_writing_counts(tmp_path: Path) -> None:
+    told = Told()
+    adopter = Adopter(tmp_path / "saved", {"keep": 2}, mine=told)
+    names = [f"best{number}.pt" for number in (97, 85, 61, 42)]
+    assert [adopter.take(write(tmp_path / name, at)) for at, name in enumerate(names)] == [97, 98, 99, 100]
+    assert taken_in(tmp_path / "saved") == {100: "best42.pt", 99: "best61.pt"}
+    assert adopter.newest() == tmp_path / "saved" / ADOPTED / folder_name(100) / "best42.pt"
+    ((kind, text, step),) = told.alerts
+    assert (kind, step) == ("checkpoint-order", 98)
+    assert text.startswith("best85.pt was written after what is of step 97, and the number in its name is 85: ")
+    assert adopter.take(write(tmp_path / "best100.pt", 9)) == 101  # a number that is another's only by the order
+    assert adopter.take(write(tmp_path / "best500.pt", 10)) == 500
+    adopter.close()
+
+
+def test_what_was_just_taken_stays_whatever_its_number(tmp_path: Path) -> None:
+    """Of a training that has gone back, say: names that say `step` are right."""
+    adopter = Adopter(tmp_path / "saved", {"keep": 2})
+    for at, step in enumerate([100, 200, 300, 50, 60, 400]):
+        assert adopter.take(write(tmp_path / f"step{step}.pt", at)) == step
+        assert step in taken_in(tmp_path / "saved")
+    assert list(taken_in(tmp_path / "saved")) == [400, 300]
+
+
+@pytest.mark.parametrize("name", ["best-0.{}.pt", "best{}.pt"])
+def test_what_an_attempt_before_has_taken_does_not_become_the_newest(name: str, tmp_path: Path) -> None:
+    names = [name.format(number) for number in (97, 85, 61, 42)]
+    paths = [write(tmp_path / name, at) for at, name in enumerate(names, start=1)]
+    adopter = Adopter(tmp_path / "saved", {"keep": 2})
+    last = [number for path in paths if (number := adopter.take(path))][-1]
+    again = Adopter(tmp_path / "saved", {"keep": 2})
+    for path in paths:
+        again.take(path)
+    newest = again.newest()
+    assert newest is not None
+    assert newest.name == names[-1]
+    assert list(taken_in(tmp_path / "saved").values()).count(names[-1]) == 1
+    assert again.take(write(tmp_path / name.format(30), 5)) == last + 1
 
 
 def test_a_file_is_taken_once_and_old_ones_go(tmp_path: Path) -> None:
@@ -128,7 +223,8 @@ def test_what_changes_while_it_is_copied_is_not_taken(tmp_path: Path, monkeypatc
     path.write_bytes(b"half")
     with pytest.raises(Unsteady, match="is not there"):
         adopter.take(tmp_path / "m-2.pt")
-    looks = iter([signature_of(path), (("m-1.pt", 9, 9),)])
+    now = signature_of(path)
+    looks = iter([now, now, (("m-1.pt", 9, 9),)])
     monkeypatch.setattr(adopting, "signature_of", lambda _: next(looks))
     with pytest.raises(Unsteady, match="has changed"):
         adopter.take(path)

@@ -147,6 +147,28 @@ def test_the_best_one_stays(tmp_path: Path) -> None:
     assert found == {60: {"loss": 2.0}, 50: {"loss": 6.0}, 20: {"loss": 1.0}}
 
 
+def test_names_with_what_was_measured_are_of_their_epoch(tmp_path: Path) -> None:
+    """The newest stays, and its metrics are those of its time: an epoch is no step of `job.log`."""
+    spool, adopter = tmp_path / "metrics-0.jsonl", Adopter(tmp_path / "saved", {"keep": 2})
+    watcher = Watcher([str(tmp_path / "*.ckpt")], adopter, Logged(spool))
+    for epoch, loss in enumerate([0.97, 0.85, 0.61, 0.42]):
+        with spool.open("a") as file:
+            file.write(json.dumps({"t": 10.0 + epoch, "s": 100 * (epoch + 1), "m": {"val_loss": loss}}) + "\n")
+        path = tmp_path / f"epoch={epoch:02d}-val_loss={loss:.2f}.ckpt"
+        path.write_text(path.name)
+        os.utime(path, (10.5 + epoch, 10.5 + epoch))
+    watcher.look(0.0)
+    watcher.look(5.0)
+    found = {saved.manifest.step: saved.manifest.metrics for saved in list_saved(tmp_path / "saved" / ADOPTED)}
+    assert found == {3: {"val_loss": 0.42}, 2: {"val_loss": 0.61}}
+
+
+def test_names_that_tell_no_step_are_together_where_their_numbers_are_the_same() -> None:
+    names = ["model-0.97.pt", "optim-0.97.pt", "model-0.85.pt", "optim-0.85.pt", "model.pt", "optim.pt"]
+    there = {Path(name): (0, signed(at)) for at, name in enumerate(names)}
+    assert finished(there, {}, settled_s=3.0) == [names[0:2], names[2:4], names[4:6]]
+
+
 def test_what_had_been_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("windlass.job.checkpoint.logged._MOST_POINTS", 2)
     spool = tmp_path / "metrics-0.jsonl"

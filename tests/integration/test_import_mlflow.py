@@ -373,6 +373,67 @@ def test_what_was_broken_off_is_completed_by_the_next_call(
     assert found == {"count": 1500}
 
 
+ODD_NAMES = ("q%20.txt", "q .txt", "x%2Fy", "x%252Fy", "a#b", "deep%20er/f?", "ü")
+
+
+@pytest.fixture
+def odd_files(folder: Place, tmp_path: Path) -> dict[str, bytes]:
+    """Of the run of a folder, by names that a server may take for others."""
+    made = folder.program("""
+with mlflow.start_run() as run:
+    mlflow.log_text("plain", "plain.txt")
+result["run"] = run.info.run_id
+""")
+    [root] = (tmp_path / "mlruns").glob(f"*/{made['run']}/artifacts")
+    files = {name: f"this is {name}".encode() for name in ODD_NAMES}
+    for name, content in files.items():
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_bytes(content)
+    return {**files, "plain.txt": b"plain"}
+
+
+def kept_files(place: Place) -> dict[str, bytes]:
+    """Of its only run, as our own API tells them."""
+    with Client(url=place.uri, token=place.token) as client:
+        [run] = client.search()
+        artifacts, found = client.artifacts(run.id), {}
+        for file in artifacts.list(recursive=True).files:
+            with artifacts.reading(file.path) as pieces:
+                found[file.path] = b"".join(pieces)
+    return found
+
+
+def test_files_keep_their_names_whatever_these_look_like(
+    odd_files: dict[str, bytes], folder: Place, server: Place, here: Place
+) -> None:
+    for there, to in ((folder, server), (server, here)):  # a server of ours is read by our own API where it has to be
+        assert (copy(there, to).files, copy(there, to).files) == (len(odd_files), 0)
+        assert kept_files(to) == odd_files
+
+
+def test_a_file_that_an_mlflow_server_takes_for_another_is_named(
+    odd_files: dict[str, bytes], folder: Place, server: Place, here: Place
+) -> None:
+    copy(folder, server)
+    summary = copy(server, here, LikeMlflows(server.uri, server.environ))
+    taken = ("q .txt", "plain.txt", "ü")
+    assert kept_files(here) == {name: odd_files[name] for name in taken}
+    named = sorted(one.split("'")[1] for one in summary.problems)
+    assert named == sorted({name.split("/")[0] for name in odd_files} - {*taken})
+    assert summary.runs["incomplete"] == 1
+
+
+def test_files_whose_names_no_address_can_say_are_named(folder: Place, here: Place, tmp_path: Path) -> None:
+    made = folder.program("with mlflow.start_run() as run: mlflow.log_text('x', 'a')\nresult['run'] = run.info.run_id")
+    [root] = (tmp_path / "mlruns").glob(f"*/{made['run']}/artifacts")
+    for name in (b"two\nlines", b"not \xff text"):
+        Path(os.fsdecode(bytes(root) + b"/" + name)).write_bytes(b"x")
+    summary = copy(folder, here)
+    assert (summary.files, kept_files(here)) == (1, {"a": b"x"})
+    assert [one for one in summary.problems if not one.isprintable()] == []
+    assert ["two\\nlines" in summary.problems[1], "not \\udcff text" in summary.problems[0]] == [True, True]
+
+
 def test_a_number_that_is_another_versions_is_not_overwritten(server: Place, here: Place) -> None:
     server.program(WRITES)
     here.program("""

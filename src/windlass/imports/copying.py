@@ -11,6 +11,7 @@ from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any, Protocol, TypeVar
 
+from windlass.core.artifactnames import shown
 from windlass.core.clock import Clock, SystemClock
 from windlass.core.errors import Gone, InvalidInput, ServerUnreachable, Unauthorized, WindlassError
 from windlass.core.marks import HERE_TAG, MARK_TAG, changed_tags
@@ -296,7 +297,7 @@ class Copier:
         if not there:
             return whole
         for file in plan.missing_files(there, self._server.files(location)):
-            with self._tolerating(f"file '{file.path}' of {owner.kind} {owner.id}") as tried:
+            with self._tolerating(f"file {shown(file.path)} of {owner.kind} {owner.id}") as tried:
                 self._server.put_file(location, file.path, lambda file=file: self._pieces(owner, file))  # type: ignore[misc]
                 with self._lock:
                     self.summary.files += 1

@@ -1,5 +1,5 @@
-"""The server that things are copied to: heads under their own ids by its imports API, all else by its MLflow API. Every
-call may be repeated."""
+"""The server that things are copied to: heads under their own ids and files by its imports API, all else by its MLflow
+API. Every call may be repeated."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from windlass.client.transport import Transport
+from windlass.core.artifactnames import check_sendable
 from windlass.core.errors import InvalidInput
 from windlass.core.marks import HERE_TAG, MARK_TAG, unmarked
 from windlass.imports import answers
@@ -19,6 +20,7 @@ from windlass.imports.plan import Here, kept_model_id, kept_run_id
 from windlass.imports.records import Dataset, LoggedModel, ModelPoint, Point, RegisteredModel, Run, Version
 
 _MLFLOW = "/api/2.0/mlflow"
+_FILES = "/api/imports/files"
 POINTS_AT_ONCE = 1_000  # what one batch may hold
 _MODEL_POINTS_AT_ONCE = 5_000
 _PAIRS_AT_ONCE = 100
@@ -184,23 +186,15 @@ class Destination:
 
     def files(self, location: str) -> dict[str, int]:
         """Sizes by path. Raises InvalidInput for a place that the server does not keep."""
-        root, found, left = _folder_of(location), {}, [""]
-        while left:
-            below = left.pop()
-            asked = {"path": f"{root}/{below}".rstrip("/")}
-            page = self._transport.get("/api/2.0/mlflow-artifacts/artifacts", asked)
-            for entry in page.get("files") or ():
-                path = f"{below}/{entry['path']}".lstrip("/")
-                if entry.get("is_dir"):
-                    left.append(path)
-                else:
-                    found[path] = int(entry.get("file_size") or 0)
-        return found
+        sizes = self._transport.get(_FILES, {"folder": _folder_of(location)})["sizes"]
+        return {str(path): int(size) for path, size in sizes.items()}
 
     def put_file(self, location: str, path: str, chunks: Callable[[], Iterable[bytes]]) -> None:
-        """`chunks` is called anew for each try."""
+        """`chunks` is called anew for each try. Not by MLflow's call, which decodes names: `q%20.txt` and `q .txt`
+        would be one file."""
+        check_sendable(path)
         whole = quote(f"{_folder_of(location)}/{path}")
-        self._transport.put(f"/api/2.0/mlflow-artifacts/artifacts/{whole}", chunks, patience_s=3_600.0)
+        self._transport.put(f"{_FILES}/{whole}", chunks, patience_s=3_600.0)
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 

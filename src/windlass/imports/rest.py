@@ -13,6 +13,7 @@ from urllib.parse import quote, urlsplit
 
 import httpx
 
+from windlass.core.artifactnames import keeps_its_name
 from windlass.core.errors import InvalidInput, ServerUnreachable, Unauthorized, WindlassError
 from windlass.imports import answers
 from windlass.imports.histories import MOST_POINTS, Histories, together
@@ -22,6 +23,7 @@ _WAITS_S = (0.2, 0.5, 1.0, 2.0)
 _PIECE_BYTES = 1 << 20
 _WORTH_ASKING = 20  # metrics of a run: of fewer, many runs are asked for together
 _PROMPTS = "tags.`mlflow.prompt.is_prompt` = 'true'"
+_RENAME = "rename it there, or copy it by hand"
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
@@ -169,17 +171,24 @@ class RestSource:
     # ---- files -------------------------------------------------------------------------------------------------------
 
     def files(self, owner: Owner) -> Iterator[File]:
+        """A folder whose name the server would decode is told as a file that cannot be read."""
         left = [""]
         while left:
             for entry in self._listed(owner, left.pop()):
-                if entry.get("is_dir"):
-                    left.append(str(entry["path"]))
-                else:
+                path = str(entry["path"])
+                if not entry.get("is_dir"):
                     size = entry.get("file_size")
-                    yield File(str(entry["path"]), None if size is None else int(size))
+                    yield File(path, None if size is None else int(size))
+                elif self._can_ask_for(path):
+                    left.append(path)
+                else:
+                    yield File(path, None)
 
     def _listed(self, owner: Owner, path: str) -> Iterator[dict[str, Any]]:
-        if owner.kind == "run":
+        if not keeps_its_name(path):
+            found = self._call("GET", self._native(owner), {"path": path})
+            yield from ({**one, "file_size": one.get("size_bytes")} for one in found.get("files") or ())
+        elif owner.kind == "run":
             asked: dict[str, Any] = {"run_id": owner.id, **({"path": path} if path else {})}
             yield from self._pages("GET", "artifacts/list", asked, "files")
         else:
@@ -188,7 +197,11 @@ class RestSource:
 
     @contextmanager
     def reading(self, owner: Owner, path: str) -> Iterator[Iterator[bytes]]:
-        if owner.kind == "run":
+        if not self._can_ask_for(path):
+            raise InvalidInput("MLflow's servers decode such a name, and give another file or none", hint=_RENAME)
+        if not keeps_its_name(path):
+            where, asked = f"{self._native(owner)}/{quote(path)}", {}
+        elif owner.kind == "run":
             where, asked = "/get-artifact", {"run_uuid": owner.id, "path": path}
         else:
             where = f"/ajax-api/2.0/mlflow/logged-models/{quote(owner.id)}/artifacts/files"
@@ -201,6 +214,12 @@ class RestSource:
                 yield answer.iter_bytes(_PIECE_BYTES)
         except httpx.TransportError as error:
             raise self._away(error) from error
+
+    def _can_ask_for(self, path: str) -> bool:
+        return keeps_its_name(path) or self.is_windlass()
+
+    def _native(self, owner: Owner) -> str:
+        return f"/api/runs/{quote(owner.id)}/artifacts"
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 
@@ -223,7 +242,8 @@ class RestSource:
             token = following
 
     def _call(self, method: str, call: str, asked: Mapping[str, Any], absent_is_empty: bool = False) -> dict[str, Any]:
-        answer = self._send(method, f"/api/2.0/mlflow/{call}", asked)
+        """`call` is one of MLflow's, or a path of ours."""
+        answer = self._send(method, call if call.startswith("/") else f"/api/2.0/mlflow/{call}", asked)
         if answer.status_code == 404 and absent_is_empty:
             return {}
         if answer.status_code >= 300:

@@ -100,3 +100,18 @@ class Taken(BaseModel):
     id: str
     created: bool = Field(description="false: it was here, and was brought up to date")
     location: str = Field(description="where its artifacts belong")
+
+
+class Files(BaseModel):
+    """Of a folder, and of the folders in it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    sizes: dict[str, int] = Field(description="in bytes, by path below the folder")
+
+
+class TakenFile(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    path: str = Field(description="in the tree of all artifacts")
+    size_bytes: int

@@ -26,7 +26,7 @@ from windlass.wire import artifacts as wire
 router = APIRouter(prefix="/api", tags=["artifacts"])
 
 _FILE = {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
-_TAKES_FILE: dict[str, Any] = {"requestBody": _FILE}
+TAKES_FILE: dict[str, Any] = {"requestBody": _FILE}
 _ANY_FILE = {"content": {"*/*": {"schema": {"type": "string", "format": "binary"}}}}  # its name tells the type
 _GIVES_FILE: dict[int | str, dict[str, Any]] = {
     200: {"description": "the file", **_ANY_FILE},
@@ -64,7 +64,7 @@ async def download(ref: Ref, path: str, request: Request, services: Context) -> 
     return await send(request, found, download_headers(found.name))
 
 
-@router.put("/runs/{ref}/artifacts/{path:path}", openapi_extra=_TAKES_FILE)
+@router.put("/runs/{ref}/artifacts/{path:path}", openapi_extra=TAKES_FILE)
 async def upload(ref: Ref, path: str, request: Request, services: Context) -> wire.ArtifactView:
     """Put a file; one that is there is replaced. It appears when all of it is on disk."""
     whole = await run_in_threadpool(_own_path, services, ref, path)
@@ -98,7 +98,7 @@ def show_upload(upload_id: UploadId, services: Context) -> wire.UploadView:
     return _upload(services.uploads.load(upload_id))
 
 
-@router.put("/artifact-uploads/{upload_id}/parts/{number}", openapi_extra=_TAKES_FILE)
+@router.put("/artifact-uploads/{upload_id}/parts/{number}", openapi_extra=TAKES_FILE)
 async def put_part(upload_id: UploadId, number: Number, request: Request, services: Context) -> wire.PartView:
     """Send a part; the same number again replaces it. The file is its parts in the order of their numbers."""
     await run_in_threadpool(services.uploads.check_awaited, upload_id, number)

@@ -1,15 +1,20 @@
 """Routes that take in what another server has kept, under its own ids, numbers and times. Everything that MLflow's API
-can say too is left to it: params, tags, metrics and files follow through that."""
+can say too is left to it: params, tags and metrics follow through that."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 
 from windlass.api.answers import json_of
 from windlass.api.context import Context
 from windlass.api.mlflow.answers import number
+from windlass.api.receiving import receive
+from windlass.api.routes.artifacts import TAKES_FILE
+from windlass.artifacts.paths import clean_path, file_path
+from windlass.artifacts.types import Artifact
+from windlass.blobs.contract import Intake
 from windlass.experiments.modelsearch import STATUSES
 from windlass.experiments.types import LoggedModel, ModelMetric, Pair, RunInfo, Stage
 from windlass.registry.types import ModelVersion
@@ -105,3 +110,24 @@ def put_version(head: wire.VersionHead, services: Context) -> wire.Taken:
     )
     location, created = services.registry.adopt_version(given)
     return wire.Taken(id=f"{head.name}/{head.version}", created=created, location=location)
+
+
+@router.get("/files", response_model=wire.Files)
+def files(services: Context, folder: Annotated[str, Query(max_length=2_000)]) -> Response:
+    """All files below a folder of the tree of all artifacts, where a run's or a model's `location` lies."""
+    above = clean_path(folder)
+    cut = len(above) + 1 if above else 0
+    found = services.artifacts.files_below(above)
+    return json_of(wire.Files.model_construct(sizes={one.path[cut:]: one.size_bytes or 0 for one in found}))
+
+
+@router.put("/files/{path:path}", openapi_extra=TAKES_FILE)
+async def put_file(path: str, request: Request, services: Context) -> wire.TakenFile:
+    """A file, at a path of the tree of all artifacts. Its name is taken as it is: MLflow's call would decode it."""
+    whole = file_path(path)
+
+    def end(intake: Intake) -> Artifact:
+        return services.artifacts.put(whole, intake)
+
+    kept = await receive(request, services.artifacts.intake, end)
+    return wire.TakenFile(path=kept.path, size_bytes=kept.size_bytes)

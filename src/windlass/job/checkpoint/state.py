@@ -225,7 +225,8 @@ class TrainingState:
         """As torch's own loading does. A stage of a pipeline cannot tell what is for others."""
         if not self._has_whole_model:
             return
-        lacking = sorted({name.removeprefix(MODEL) for name in saved if name.startswith(MODEL)} - self._model().keys())
+        here = {MODEL + name for name in self._model()}
+        lacking = sorted({name for name in saved if name.startswith(MODEL)} - here)
         if lacking:
             more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
             raise InvalidInput(

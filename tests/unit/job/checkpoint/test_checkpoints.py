@@ -281,8 +281,16 @@ def test_another_model_is_refused_by_name(tmp_path: Path) -> None:
     with checkpoints(model=model, optimizer=optimizer, folder=tmp_path) as ckpt:
         ckpt.step(1)
     other = nn.Linear(2, 2)
-    with pytest.raises(InvalidInput, match=r"has no tensor 'model.bias'|has 'model.weight' with the shape"):
+    with pytest.raises(InvalidInput, match=r"has a tensor 'model.count' and 2 more that the model has not"):
         checkpoints(model=other, folder=tmp_path).__enter__()
+    larger, _ = made(0)
+    larger.more = nn.Linear(2, 2)
+    with pytest.raises(InvalidInput, match=r"has no tensor 'model.more.(weight|bias)'"):
+        checkpoints(model=larger, folder=tmp_path).__enter__()
+    wider, _ = made(0)
+    wider.narrow = nn.Parameter(torch.zeros(6))
+    with pytest.raises(InvalidInput, match="has 'model.narrow' with the shape"):
+        checkpoints(model=wider, folder=tmp_path).__enter__()
     stranger = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
     with pytest.raises(InvalidInput, match="a parameter of shape"):
         checkpoints(model=nn.Linear(2, 2), optimizer=stranger, folder=tmp_path / "new")._state.take()

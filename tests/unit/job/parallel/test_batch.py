@@ -14,11 +14,12 @@ torch = pytest.importorskip("torch")
 from torch import Tensor, nn  # noqa: E402
 
 from tests.unit.job.processes import run_processes  # noqa: E402
-from windlass.core.plan import InvalidPlan  # noqa: E402
+from windlass.core.plan import InvalidPlan, Plan, Schedule  # noqa: E402
 from windlass.job.failures import RanksDisagree  # noqa: E402
 from windlass.job.parallel.agreement import Rows  # noqa: E402
 from windlass.job.parallel.batch import check_rows, cut, rows_of  # noqa: E402
 from windlass.job.parallel.parallelize import parallelize  # noqa: E402
+from windlass.job.parallel.pipeline import most_microbatches  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 Pair = namedtuple("Pair", ("left", "right"))
@@ -144,16 +145,25 @@ def test_two_processes_refuse_a_late_batch_that_differs_and_evaluate_uneven_ones
     assert len(alerts_of(tmp_path)) == 1  # of the second loop, where both had the same batch
 
 
+@pytest.mark.parametrize(
+    ("rows", "schedule", "count"), [(8, "1f1b", 4), (10, "1f1b", 5), (10, "interleaved", 2), (7, "gpipe", 1)]
+)
+def test_an_evaluation_has_as_many_microbatches_as_divide_it(rows: int, schedule: str, count: int) -> None:
+    plan = Plan(pipeline=2, accumulate=6, schedule=Schedule(schedule))
+    inputs = torch.zeros(rows, 4)
+    assert most_microbatches(inputs, {"y": torch.zeros(rows), "all": torch.tensor(1.0)}, plan) == count
+
+
 STAGES = """
 import torch
 from torch import nn
 from windlass import job
 
 class Model(nn.Module):
-    def __init__(self):
+    def __init__(self, blocks=2):
         super().__init__()
         self.enter = nn.Linear(4, 4)
-        self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+        self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(blocks))
 
     def forward(self, x):
         if self.enter is not None:
@@ -177,6 +187,13 @@ expected = loss(model(inputs), targets)
 parallel = job.parallelize(model, "pipeline=2,accumulate=2", loss=loss)
 for found in (parallel.evaluate(inputs, targets), parallel.step(inputs, targets)):
     torch.testing.assert_close(found, expected.detach())
+for schedule in ("1f1b", "interleaved"):
+    model = Model(blocks=4)
+    parallel = job.parallelize(model, f"pipeline=2,accumulate=4,schedule={schedule}", loss=loss)
+    for rows in (4, 3, 2, 6, 1, 5, 4):
+        inputs = torch.randn(rows, 4, generator=torch.Generator().manual_seed(rows))
+        targets = {"y": torch.arange(4.0 * rows).view(rows, 4)}
+        torch.testing.assert_close(parallel.evaluate(inputs, targets), loss(model(inputs), targets).detach())
 try:
     parallel.step({"x": inputs}, targets)
 except job.InvalidPlan as error:
@@ -184,6 +201,6 @@ except job.InvalidPlan as error:
 """
 
 
-def test_a_pipeline_takes_targets_of_any_kind_and_one_tensor_of_inputs(tmp_path: Path) -> None:
+def test_a_pipeline_takes_targets_of_any_kind_and_number_and_one_tensor_of_inputs(tmp_path: Path) -> None:
     for said in run_processes(STAGES, tmp_path):
         assert "stages of a pipeline are given one tensor, and the inputs are of type dict" in said

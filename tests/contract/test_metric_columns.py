@@ -8,7 +8,7 @@ import json
 import math
 import random
 import threading
-from collections import Counter
+from collections import Counter, namedtuple
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -27,10 +27,20 @@ from windlass.runs.service import RunService
 from windlass.runs.tables import runs
 from windlass.testing.clock import FakeClock
 from windlass.tracking import chunks as packing
+from windlass.tracking import series
 from windlass.tracking.blocks import Logged
 from windlass.tracking.compaction import FULL, MANY, Compaction, Deed
 from windlass.tracking.points import MetricPoint
-from windlass.tracking.series import Reading, Window, load_history, load_points, load_rollups, load_sampled, load_series
+from windlass.tracking.series import (
+    Reading,
+    Window,
+    decide_openings,
+    load_history,
+    load_points,
+    load_rollups,
+    load_sampled,
+    load_series,
+)
 from windlass.tracking.store import ingest, load_latest, load_summaries, log_points
 from windlass.tracking.tables import chunks, points, tails
 from windlass.wire import runs as wire
@@ -511,3 +521,49 @@ def test_pages_go_on_after_the_last_point_whatever_comes_meanwhile(
 def test_tokens_of_others_are_refused(database: Database, held: str) -> None:
     with database.read() as tx, pytest.raises(InvalidInput, match="Invalid page token"):
         history.load_page(tx, new_run(), "loss", most=4, token=base64.b64encode(held.encode()).decode())
+
+
+def late(count: int, *, share: float, seed: int = 3) -> list[Logged]:
+    """Points of which some are of an earlier step than those before them, as when a run goes on from a checkpoint."""
+    source = random.Random(seed)
+    steps = [step if source.random() >= share else source.randrange(step + 1) for step in range(count)]
+    return [Logged("loss", float(number), 1_000.0 + number / 100, step) for number, step in enumerate(steps)]
+
+
+def test_a_page_of_points_that_came_late_costs_what_is_in_it(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id, count = new_run(), 12 * FULL
+    log(database, run_id, late(count, share=0.2))
+    compact(database, run_id, Deed.CHUNK)
+    log(database, run_id, late(100, share=0.2))  # once more what is there, and not packed yet
+    with database.read() as tx:
+        whole = load_history(tx, run_id, "loss")
+    assert [one.value for one in whole] == [float(number) for number in range(count)]
+    keys = itertools.count()
+    key = series._key
+    monkeypatch.setattr(series, "_key", lambda one: (next(keys), key(one))[1])
+    found: list[Reading] = []
+    while len(found) < count:
+        before = next(keys)
+        with database.read() as tx:
+            page = load_history(tx, run_id, "loss", limit=FULL, after=found[-1] if found else None)
+        assert len(page) == min(FULL, count - len(found))
+        # Not those of all chunks before it, nor the same ones after each chunk anew.
+        assert next(keys) - before < 4 * FULL
+        found += page
+    assert found == whole
+
+
+def test_which_chunks_a_page_opens_is_known_before_any_is() -> None:
+    Head = namedtuple("Head", "seq earliest latest")
+    heads = [Head(0, 0.0, 9.0), Head(2, 8.0, 30.0), Head(1, 5.0, 40.0), Head(3, 31.0, 33.0)]
+
+    def opened(after: Reading | None, *, whole: bool = False) -> list[tuple[list[int], float | None]]:
+        return [([head.seq for head in some], to) for some, to in decide_openings(heads, after=after, whole=whole)]
+
+    assert opened(None) == [([0], 5.0), ([1], 8.0), ([2], 31.0), ([3], None)]
+    assert opened(Reading(1, 8.5, 0.0)) == [([0, 1, 2], 31.0), ([3], None)]
+    assert opened(Reading(1, 30.5, 0.0)) == [([1], 31.0), ([3], None)]
+    assert opened(Reading(1, 41.0, 0.0)) == []
+    assert opened(None, whole=True) == [([0, 1, 2, 3], None)]

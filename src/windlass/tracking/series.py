@@ -5,6 +5,7 @@ sent again exact repeats are seen once.
 
 from __future__ import annotations
 
+import heapq
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -82,23 +83,68 @@ def load_history(
 ) -> list[Reading]:
     """Points in the order of (at, step, value); NaN comes before numbers of the same time and step. With `after`, what
     follows that point: the last one of a page begins the next. `passed`: how many just like it have been read."""
-    window = Window(times=(after.at, math.inf)) if after else Window()
-    heads = sorted(
-        (head for head in _load_heads(tx, run_id, [name])[name] if window.touches(head)), key=lambda head: head.earliest
-    )
-    loose = _load_loose(tx, run_id, [name])[name]
-    found, again = _readings(loose.once), _readings(loose.again)
-    for number, head in enumerate(heads):
-        for column in _load_chunks(tx, run_id, name, [head]):
-            found += _readings(column)
-        if limit is not None and number + 1 < len(heads):
-            # Nothing that is still to be read comes before these.
-            border = heads[number + 1].earliest
-            known = [[one for one in part if one.at < border] for part in (found, again)]
-            taken = _following(_sorted(*known), after, passed)
-            if len(taken) >= limit:
-                return taken[:limit]
-    return _following(_sorted(found, again), after, passed)[:limit]
+    heads, loose = _load_heads(tx, run_id, [name])[name], _load_loose(tx, run_id, [name])[name]
+    page = _Page(after)
+    page.add(loose.once)
+    border = None
+    for some, border in decide_openings(heads, after=after, whole=limit is None):
+        for column in _load_chunks(tx, run_id, name, some):
+            page.add(column)
+        if limit is not None and border is not None and page.count_before(border) >= limit + passed:
+            break
+    again = _readings(_cut(loose.again, after, border))
+    return _following(_sorted(page.readings(border), again), after, passed)[:limit]
+
+
+def decide_openings(heads: Sequence[Any], *, after: Reading | None, whole: bool) -> Iterator[tuple[Sequence[Any], Any]]:
+    """In which order chunks are opened for a page, and before which moment nothing is missing then (None: nothing is).
+    First together all that may reach across its beginning, then one by one. Pure."""
+    wanted = sorted((one for one in heads if after is None or one.latest >= after.at), key=lambda one: one.earliest)
+    number = sum(one.earliest <= after.at for one in wanted) if after else 0
+    number = len(wanted) if whole else max(1, number)
+    first = 0
+    while first < len(wanted):
+        yield wanted[first:number], wanted[number].earliest if number < len(wanted) else None
+        first, number = number, number + 1
+
+
+class _Page:
+    """Points of chunks in whatever order they are opened, and how many of them come before a moment."""
+
+    def __init__(self, after: Reading | None) -> None:
+        self._after = after
+        self._columns: list[Column] = []
+        self._waiting: list[float] = []  # a heap: moments that are not before the last border
+        self._before = 0
+
+    def add(self, column: Column) -> None:
+        column = _cut(column, self._after)
+        self._columns.append(column)
+        for at in column.ats:
+            heapq.heappush(self._waiting, at)
+
+    def count_before(self, border: float) -> int:
+        """`border` never goes back."""
+        while self._waiting and self._waiting[0] < border:
+            heapq.heappop(self._waiting)
+            self._before += 1
+        return self._before
+
+    def readings(self, border: float | None) -> list[Reading]:
+        return [one for column in self._columns for one in _readings(_cut(column, None, border))]
+
+
+def _cut(column: Column, after: Reading | None, border: float | None = None) -> Column:
+    """Rows from `after` on, with those that are just like it, and before `border`. Where points come late most rows of
+    a chunk are not of the page, and are left here, before anything is made of them."""
+    if after is None and border is None:
+        return column
+    low, end = after.at if after else -math.inf, math.inf if border is None else border
+    rows = [row for row, at in enumerate(column.ats) if low <= at and (at < end or border is None)]
+    if after is not None:
+        first = _key(after)
+        rows = [row for row in rows if column.ats[row] > low or _key(_reading(column, row)) >= first]
+    return column if len(rows) == len(column.ats) else column.picked(rows)
 
 
 def load_points(tx: Connection, run_id: str, names: Sequence[str]) -> dict[str, Column]:
@@ -263,6 +309,11 @@ def _step(step: int | None) -> int:
     return NO_STEP if step is None else step
 
 
+def _reading(column: Column, row: int) -> Reading:
+    step = column.steps[row]
+    return Reading(None if step == NO_STEP else step, column.ats[row], column.values[row])
+
+
 def _readings(column: Column) -> list[Reading]:
     return [
         Reading(None if step == NO_STEP else step, at, value)
@@ -283,8 +334,7 @@ def _sorted(once: Sequence[Reading], again: Sequence[Reading]) -> list[Reading]:
 def _following(found: list[Reading], after: Reading | None, passed: int) -> list[Reading]:
     if after is None:
         return found
-    keys = [_key(one) for one in found]
-    first, end = bisect_left(keys, _key(after)), bisect_right(keys, _key(after))
+    first, end = bisect_left(found, _key(after), key=_key), bisect_right(found, _key(after), key=_key)
     return found[min(first + passed, end) :]
 
 

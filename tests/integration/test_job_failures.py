@@ -150,3 +150,21 @@ def test_a_rank_with_fewer_batches_is_named(short: int) -> None:
     assert [ranks[short].code, ranks[other].code] == [0, 1]
     words = f"RanksDisagree: rank {short} ended after 3 steps while rank {other} was in step 4; all ranks need the same"
     assert words in ranks[other].said
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_ranks_with_other_numbers_of_batches_to_evaluate_with_say_so(most: int) -> None:
+    ranks = run_ranks(
+        "parallel = job.parallelize(small_gpt(), 'data')\n"
+        "for _ in range(2): parallel.step(*batch())\n"
+        f"for _ in range({most} - process.rank): parallel.evaluate(*batch())\n"
+        "for _ in range(2): parallel.step(*batch())\n",
+        2,
+    )
+    at = [f"evaluation {most}", "step 3"]
+    for rank, other in ((0, 1), (1, 0)):
+        assert ranks[rank].code == 1
+        assert f"RanksDisagree: rank {other} was in {at[other]} while rank {rank} was in {at[rank]}; all ranks" in (
+            ranks[rank].said
+        )
+        assert "EnforceNotMet" not in ranks[rank].said

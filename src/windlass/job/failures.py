@@ -4,8 +4,10 @@ Rank 0 listens; every rank keeps one idle connection to it. A rank that raises r
 close, so whatever the others see of it comes later and is known to be a consequence. A rank that is killed reports
 nothing, and nothing is concluded: whoever started the ranks sees that. Standard library only.
 
-A rank that ends well says after how many steps it does, so that others which are in a later one know whom they miss.
-Lines of the connection are a failure in words, `ended RANK STEPS`, or `heard RANK`, which only comes back.
+A rank that ends well says after how many steps it does, so that others which are in a later one know whom they miss;
+one that turns from steps to evaluations, or back, says so and waits for the others. Lines of the connection are a
+failure in words, `ended RANK STEPS EVALUATIONS`, `turned RANK CALL KIND`, which comes back as `agreed CALL` when all
+have said it, or `heard RANK`, which only comes back.
 """
 
 from __future__ import annotations
@@ -19,8 +21,10 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Iterable
 from types import TracebackType
 
+from windlass.job.calls import Call, Calls, Turn
 from windlass.job.session import session
 
 _ANSWER_S = 3.0
@@ -31,7 +35,9 @@ _OWN_WORDS_S = 1.0
 _FAILED = " failed: "
 # What all ranks refuse at the same place, each by itself: no rank's is a consequence of another's.
 _OF_ALL = frozenset(("InvalidPlan", "RanksDisagree", "SickStep"))
-_ENDED, _HEARD = "ended", "heard"
+_ENDED, _TURNED, _AGREED, _HEARD = "ended", "turned", "agreed", "heard"
+# Then it goes on all the same: a rank that was killed never turns, and the backend says so.
+_TURN_S = 60.0
 # In rank 0's process: all have been sent the first failure. If it ended before, some would never hear of it.
 _passed_on = threading.Event()
 
@@ -40,13 +46,13 @@ class RanksDisagree(RuntimeError):
     """Processes of one run came with different models, plans, batches or numbers of them. Raised by all of them."""
 
 
-def listen() -> int:
+def listen(world_size: int) -> int:
     """Start to listen on this process, rank 0; the port."""
     dual = socket.has_dualstack_ipv6()
     server = socket.create_server(
         ("", 0), family=socket.AF_INET6 if dual else socket.AF_INET, dualstack_ipv6=dual, backlog=1024
     )
-    threading.Thread(target=_relay, args=(server,), name="windlass-failures-relay", daemon=True).start()
+    threading.Thread(target=_relay, args=(server, world_size), name="windlass-failures-relay", daemon=True).start()
     port: int = server.getsockname()[1]
     return port
 
@@ -68,7 +74,13 @@ def is_consequence(reason: str, told: str) -> bool:
 def begin_step() -> None:
     """This process begins a step that all ranks have part in. RanksDisagree if another one has ended before it."""
     if _watch is not None:
-        _watch.begin_step()
+        _watch.begin(Call.STEP)
+
+
+def begin_evaluation() -> None:
+    """The same of an evaluation: what others have part in now is none of training."""
+    if _watch is not None:
+        _watch.begin(Call.EVALUATION)
 
 
 class _Watch:
@@ -81,25 +93,18 @@ class _Watch:
         self._ends = threading.Event()  # by itself or not, well or not: nobody else is to end it any more
         self._lock = threading.Lock()
         self._answered = threading.Event()
-        self._begun = 0  # steps
-        self._ended: dict[int, int] = {}  # other ranks that have, after how many steps
+        self._calls = Calls(rank)
 
-    def begin_step(self) -> None:
-        self._begun += 1
-        if missed := self._missed():
+    def begin(self, kind: Call) -> None:
+        if turn := self._calls.begin(kind):
+            self._tell(turn)
+            self._calls.wait(_TURN_S)
+        if missed := self._calls.missed():
             raise RanksDisagree(missed)
 
-    def _missed(self) -> str | None:
-        """Whose absence the step under way cannot do without."""
-        # At once: another thread may be adding to them.
-        ended = [(rank, steps) for rank, steps in tuple(self._ended.items()) if steps < self._begun]
-        if not ended:
-            return None
-        rank, steps = min(ended)
-        return (
-            f"rank {rank} ended after {steps} steps while rank {self._rank} was in step {self._begun}; all ranks need "
-            "the same number of batches"
-        )
+    def _tell(self, turn: Turn) -> None:
+        with contextlib.suppress(OSError):
+            self._connection.sendall(f"{_TURNED} {self._rank} {turn.call} {turn.kind}\n".encode())
 
     def start(self) -> None:
         previous = sys.excepthook
@@ -108,9 +113,9 @@ class _Watch:
             if not self._begins_to_end():
                 time.sleep(2 * _ANSWER_S)  # another thread has said why, and is about to end the process
             # An error of the connection, most likely. By the answer all is known that was told before.
-            if self._begun and isinstance(error, RuntimeError) and not isinstance(error, RanksDisagree):
+            if self._calls.begun and isinstance(error, RuntimeError) and not isinstance(error, RanksDisagree):
                 self._ask(f"{_HEARD} {self._rank}", _ANSWER_S)
-                if missed := self._missed():
+                if missed := self._calls.missed():
                     cause, error = error, RanksDisagree(missed)
                     kind, error.__cause__ = RanksDisagree, cause
             reason = _in_one_line("".join(traceback.format_exception_only(kind, error)))
@@ -125,8 +130,8 @@ class _Watch:
         atexit.register(self._leave)
 
     def _leave(self) -> None:
-        if self._begun and self._begins_to_end():
-            self._ask(f"{_ENDED} {self._rank} {self._begun}", _FAREWELL_S)
+        if self._calls.begun and self._begins_to_end():
+            self._ask(f"{_ENDED} {self._rank} {self._calls.counts}", _FAREWELL_S)
 
     def _begins_to_end(self) -> bool:
         """Whether it has not begun before, in this or another thread: one of them says why."""
@@ -162,6 +167,7 @@ class _Watch:
         self._answered.set()  # also if rank 0 has left before it could answer: nobody else will
         # Whether a rank 0 that has left had finished cannot be known from here.
         if self._first is None:
+            self._calls.give_up()
             return
         if _kind(self._first.partition(_FAILED)[2]) in _OF_ALL:
             self._ends.wait(_OWN_WORDS_S)
@@ -171,19 +177,25 @@ class _Watch:
 
     def _noted(self, words: list[str]) -> bool:
         """Whether it was not a failure."""
-        if words[:1] not in ([_ENDED], [_HEARD]):
+        if words[:1] not in ([_ENDED], [_TURNED], [_AGREED], [_HEARD]):
             return False
-        if int(words[1]) == self._rank:
+        number = int(words[1])
+        if words[0] == _AGREED:
+            self._calls.agree(number)
+        elif words[0] == _TURNED:
+            if mine := self._calls.hear(number, int(words[2]), Call(words[3])):
+                self._tell(mine)
+        elif number == self._rank:
             self._answered.set()
         elif words[0] == _ENDED:
-            self._ended[int(words[1])] = int(words[2])
-            if self._missed() is not None:
-                threading.Thread(target=self._end_alone, name="windlass-failures-patience", daemon=True).start()
+            self._calls.end(number, [int(count) for count in words[2:]])
+        if self._calls.missed() is not None:
+            threading.Thread(target=self._end_alone, name="windlass-failures-patience", daemon=True).start()
         return True
 
     def _end_alone(self) -> None:
         """In a step that can never end. Most backends notice so themselves, and then there is a traceback."""
-        missed = self._missed()
+        missed = self._calls.missed()
         if not self._ends.wait(_ANSWER_S) and self._first is None and self._begins_to_end():
             first = self._report(f"{RanksDisagree.__name__}: {missed}")
             print(f"windlass: {first or missed}; rank {self._rank} ends too", file=sys.stderr)
@@ -199,10 +211,12 @@ class _Watch:
         os._exit(1)
 
 
-def _relay(server: socket.socket) -> None:
-    """Pass the first failure that any connection tells to all of them, to the sender last, and who has ended."""
+def _relay(server: socket.socket, world_size: int) -> None:
+    """Pass the first failure that any connection tells to all of them, to the sender last, and who has ended or turned
+    to something else."""
     first: bytes | None = None
     ended: list[bytes] = []
+    turns: dict[bytes, set[bytes]] = {}  # by call and kind, who
     ranks: dict[socket.socket, bytes] = {}
     with selectors.DefaultSelector() as ready:
         ready.register(server, selectors.EVENT_READ)
@@ -227,6 +241,8 @@ def _relay(server: socket.socket) -> None:
                     elif kind == _ENDED:
                         ended.append(line)
                         _send([*others, sender], line)
+                    elif kind == _TURNED:
+                        _pass_turn(line, turns, sender, ranks, world_size)
                     elif first is None:
                         first = line
                         _send([*others, sender], first)
@@ -235,6 +251,20 @@ def _relay(server: socket.socket) -> None:
                     ready.unregister(sender)
                     del ranks[sender]
                     sender.close()
+
+
+def _pass_turn(
+    line: bytes, turns: dict[bytes, set[bytes]], sender: socket.socket, ranks: Iterable[socket.socket], world_size: int
+) -> None:
+    """The first of its kind to all others, since most say the same; and that all have said it, to all."""
+    _, rank, turn = line.split(b" ", 2)
+    if turn not in turns:
+        _send((other for other in ranks if other is not sender), line)
+    who = turns.setdefault(turn, set())
+    who.add(rank)
+    if len(who) == world_size:
+        del turns[turn]
+        _send(ranks, f"{_AGREED} {turn.split()[0].decode()}\n".encode())
 
 
 def _in_one_line(reason: str) -> str:
@@ -255,7 +285,7 @@ def _read(connection: socket.socket) -> bytes:
     return b""
 
 
-def _send(connections: list[socket.socket], line: bytes) -> None:
+def _send(connections: Iterable[socket.socket], line: bytes) -> None:
     for connection in connections:
         with contextlib.suppress(OSError):
             connection.sendall(line)

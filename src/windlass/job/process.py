@@ -83,7 +83,7 @@ def _join(device: torch.device, timeout_s: float) -> None:
         )
         atexit.register(_leave)
     # Whoever began the group itself has its own ideas about failures, but hardly about this.
-    port = [listen() if dist.get_rank() == 0 else 0]
+    port = [listen(dist.get_world_size()) if dist.get_rank() == 0 else 0]
     dist.broadcast_object_list(port, src=0)
     watch(dist.get_rank(), os.environ.get("MASTER_ADDR", "localhost"), port[0])
 

@@ -11,6 +11,7 @@ import pytest
 
 from windlass.job import failures
 from windlass.job.accounting.anomaly import SickStep
+from windlass.job.calls import Call
 from windlass.job.failures import RanksDisagree, _Watch, is_consequence
 
 
@@ -39,17 +40,17 @@ def test_who_has_ended_is_missed_in_a_later_step_only() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         watch = _Watch(0, ours)
-        theirs.sendall(b"ended 1 2\nended 2 1\nheard 0\n")
+        theirs.sendall(b"ended 1 2 0\nended 2 1 0\nheard 0\n")
         theirs.close()
-        watch.begin_step()
+        watch.begin(Call.STEP)
         watch._wait()
-        assert (watch._ended, watch._first) == ({1: 2, 2: 1}, None)
+        assert watch._first is None
         with pytest.raises(
             RanksDisagree, match="rank 2 ended after 1 steps while rank 0 was in step 2; all ranks need"
         ):
-            watch.begin_step()
+            watch.begin(Call.STEP)
         with pytest.raises(RanksDisagree, match="rank 1 ended after 2 steps while rank 0 was in step 3"):
-            watch.begin_step()
+            watch.begin(Call.STEP)
 
 
 def test_a_rank_says_that_it_ends_if_it_had_steps_and_waits_until_others_know() -> None:
@@ -57,17 +58,17 @@ def test_a_rank_says_that_it_ends_if_it_had_steps_and_waits_until_others_know() 
     with ours, theirs:
         watch = _Watch(3, ours)
         watch._leave()  # no steps: nobody counts on it
-        watch.begin_step()
+        watch.begin(Call.STEP)
         hears = threading.Thread(target=watch._wait)
         leaves = threading.Thread(target=watch._leave)
         hears.start()
         leaves.start()
         with theirs.makefile("r") as lines:
-            assert lines.readline() == "ended 3 1\n"
-        theirs.sendall(b"ended 3 1\n")
+            assert lines.readline() == "ended 3 1 0\n"
+        theirs.sendall(b"ended 3 1 0\n")
         leaves.join(60)
         assert watch._answered.is_set()
-        assert watch._ended == {}
+        assert watch._calls.missed() is None
         theirs.close()
         hears.join(60)
 
@@ -77,9 +78,9 @@ def test_a_failure_is_heard_after_other_news() -> None:
     with ours, theirs:
         watch = _Watch(0, ours)
         watch._ends.set()  # it would end this process
-        theirs.sendall(b"ended 1 5\nrank 2 failed: ValueError: ended\n")
+        theirs.sendall(b"ended 1 5 0\nrank 2 failed: ValueError: ended\n")
         watch._wait()
-        assert (watch._first, watch._ended) == ("rank 2 failed: ValueError: ended", {1: 5})
+        assert watch._first == "rank 2 failed: ValueError: ended"
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from windlass.core.plan import InvalidPlan, Plan, Precision
 from windlass.job.accounting.health import Health
-from windlass.job.failures import begin_step
+from windlass.job.failures import begin_evaluation, begin_step
 from windlass.job.fp8 import apply_fp8
 from windlass.job.parallel.agreement import (
     Rows,
@@ -184,6 +184,7 @@ class Parallel:
     def evaluate_counted(self, inputs: Any, targets: Any) -> tuple[Tensor, Tensor]:
         """The mean loss of the whole batch, and of how many samples, both on the device: a mean over several batches
         weighs them by these."""
+        begin_evaluation()
         rows = rows_of(inputs, targets) or 1
         inputs, targets = moved(inputs, self.device), moved(targets, self.device)
         self._weight = 1.0

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
@@ -22,6 +22,7 @@ from windlass.job.parallel.split import Cut, Split
 from windlass.job.parallel.units import matching
 
 _SEQUENCE_DIM = 1
+_Place = tuple[str, nn.Module, str]  # a path, the module that has the parameter, and under which name
 _TAKE_PARTS = (Cut.COLUMN, Cut.NORM, Cut.HEAD)  # with `sequence`, of the sequence
 
 
@@ -33,7 +34,10 @@ def apply_tensor(part: nn.Module, split: Split, mesh: DeviceMesh, *, sequence: b
     for name, cut in _cuts(part, split) if sequence else ():
         if cut in _TAKE_PARTS:
             part.get_submodule(name).register_forward_pre_hook(_needs_sequence(name))
+    ties = _ties(part)
     parallelize_module(part, mesh, {name: style for name, style in styles.items() if style is not None})
+    for places in ties:
+        _tie(places)
 
 
 def cut_modules(model: nn.Module, split: Split) -> list[tuple[nn.Module, Cut]]:
@@ -80,6 +84,38 @@ def _style(cut: Cut, sequence: bool) -> ParallelStyle | None:
             return ColwiseParallel(input_layouts=between, output_layouts=Replicate())
         case Cut.NORM:
             return SequenceParallel(sequence_dim=_SEQUENCE_DIM, use_local_output=True) if sequence else None
+
+
+def _ties(part: nn.Module) -> list[list[_Place]]:
+    """Where the parameters are that several modules share. Dividing a module gives it new ones."""
+    places: dict[nn.Parameter, list[_Place]] = {}
+    for path, module in part.named_modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                places.setdefault(parameter, []).append((f"{path}.{name}" if path else name, module, name))
+    return [found for found in places.values() if len(found) > 1]
+
+
+def _tie(places: list[_Place]) -> None:
+    """Make one parameter of them again. InvalidPlan if they are divided in different ways."""
+    path, module, name = places[0]
+    parameter = getattr(module, name)
+    for other_path, other, other_name in places[1:]:
+        theirs = getattr(other, other_name)
+        if _division(theirs) != _division(parameter):
+            raise InvalidPlan(
+                f"{path} and {other_path} are one parameter, and the table of split() divides them in two ways "
+                f"({_division(parameter)} and {_division(theirs)}): each would learn a weight of its own. Options: "
+                "cuts that divide both alike (job.Cut.VOCABULARY for an embedding and job.Cut.HEAD for the head), "
+                "neither of them in the table, or untied"
+            )
+        setattr(other, other_name, parameter)
+
+
+def _division(parameter: nn.Parameter) -> str:
+    if not isinstance(parameter, DTensor):
+        return "not at all"
+    return ", ".join(f"by dimension {p.dim}" if isinstance(p, Shard) else "into copies" for p in parameter.placements)
 
 
 def _needs_sequence(name: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:

@@ -26,6 +26,7 @@ from windlass.job.session import session
 _LOOK_EVERY_S = 1.0
 _SETTLED_AFTER_S = 3.0
 _TOGETHER_WITHIN_S = 60.0  # what another pattern has of the same step is waited for so long
+_TICK_S = 0.02  # files are dated by the kernel's last tick, which may be before what was logged just before them
 _AGAIN_AFTER_S = 30.0  # after an error: a full disk, say
 _UNFINISHED = (".tmp", ".partial", ".part", ".temp", ".lock")
 
@@ -119,7 +120,7 @@ class Watcher:
         if self._logged is None:
             return {}
         is_step = not any(is_epoch(path.name) for path in group.paths)
-        return self._logged.up_to(group.step if is_step else None, group.written_ns / 1e9)
+        return self._logged.up_to(group.step if is_step else None, group.written_ns / 1e9 + _TICK_S)
 
 
 def matching(pattern: str) -> list[Path]:

@@ -24,7 +24,7 @@ from windlass.job.ordering import Order
 from windlass.job.parallel.optimizer import Optimizer
 from windlass.job.parallel.optimizer import optimizer as make_optimizer
 from windlass.job.parallel.parallelize import Parallel, cross_entropy, parallelize
-from windlass.job.passing import Passing, drawn_from
+from windlass.job.passing import Passing, drawn_from, has_lasting_workers, one_more
 from windlass.job.prefetch import Loader, PositionedLoader, loader, order_of
 from windlass.job.session import session
 
@@ -50,15 +50,17 @@ class Fit:
     checkpoints: Checkpoints | None = None
     stopping: bool = False
     began: bytes | None = None  # the random generators as the epoch began, if the data has no position
+    before: tuple[bytes, ...] = ()  # as those before it began, if its workers outlive an epoch
 
     def state_dict(self) -> dict[str, Any]:
-        return {"epoch": self.epoch, "began": self.began}
+        return {"epoch": self.epoch, "began": self.began, "before": self.before}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.epoch = state["epoch"]
 
     def load_of_reader(self, state: Mapping[str, Any] | None) -> None:
         self.began = None if state is None else state.get("began")
+        self.before = () if state is None else state.get("before", ())
 
 
 class Callback:
@@ -212,12 +214,17 @@ class Trainer:
         goes_on = isinstance(feed, PositionedLoader) and restored
         passed = fit.step if goes_on else 0
         first = fit.epoch if goes_on else 0
-        passing = Passing(fit.epoch, fit.began) if restored and not goes_on else None
+        is_lasting = has_lasting_workers(feed.source)
+        passes = restored and not goes_on
+        passing = Passing(fit.epoch, fit.began, fit.before, is_lasting=is_lasting) if passes else None
+        fit.before = ()
         for fit.epoch in itertools.count(first) if self.steps is not None else range(first, self.epochs or 1):
             before = passed
             if passing is not None:
                 passing.begins(fit.epoch)
             _begin_epoch(feed.source, fit.epoch)
+            if is_lasting and fit.epoch > first:
+                fit.before = one_more(fit.before, fit.began)
             fit.began = None if goes_on else drawn_from()
             for batch in feed:
                 passed += 1

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
-from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+from torch.utils.data import DataLoader, Dataset, TensorDataset  # noqa: E402
 
 from tests.unit.job.processes import run_processes  # noqa: E402
 from windlass.job.trainer import Callback, Fit, Trainer  # noqa: E402
@@ -46,6 +46,21 @@ def shuffled(workers: int = 0) -> Any:
     return DataLoader(TensorDataset(numbers, numbers), batch_size=10, shuffle=True, num_workers=workers)
 
 
+class Augmented(Dataset[tuple[torch.Tensor, torch.Tensor]]):
+    """Draws as often as the sample says, as cropping does."""
+
+    def __len__(self) -> int:
+        return 60
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        noise = torch.rand(1 + index % 3)[-1:]
+        return index + noise, noise
+
+
+def augmented() -> Any:
+    return DataLoader(Augmented(), batch_size=10, shuffle=True, num_workers=1, persistent_workers=True)
+
+
 def trained(folder: Path, data: Any, *, stop_at: int | None = None, epochs: int = 2) -> Watched:
     model = Watched()
     trainer = Trainer(epochs=epochs, checkpoints={"every": 1000, "folder": folder}, callbacks=[Stop(stop_at)])
@@ -63,6 +78,27 @@ def test_shuffled_data_goes_on_in_the_same_order(stops: list[int], workers: int,
     assert seen + rest.seen == whole.seen
     for left, right in zip(rest.parameters(), whole.parameters(), strict=True):
         assert torch.equal(left, right)
+
+
+@pytest.mark.parametrize("stops", [[4], [8], [15, 20]])
+def test_workers_that_outlive_an_epoch_go_on_drawing_as_undisturbed(stops: list[int], tmp_path: Path) -> None:
+    whole = trained(tmp_path / "whole", augmented(), epochs=4)
+    for stop in stops:
+        trained(tmp_path / "kept", augmented(), stop_at=stop, epochs=4)
+    rest = trained(tmp_path / "kept", augmented(), epochs=4)
+    for left, right in zip(rest.parameters(), whole.parameters(), strict=True):
+        assert torch.equal(left, right)
+
+
+def test_workers_whose_first_epoch_nobody_knows_any_more_are_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("windlass.job.passing._MOST_EPOCHS", 1)
+    trained(tmp_path, augmented(), stop_at=8, epochs=4)
+    trained(tmp_path, augmented(), stop_at=14, epochs=4)
+    assert "data-position" not in capsys.readouterr().err
+    trained(tmp_path, augmented(), epochs=4)
+    assert "data-position: the first 14 batches were passed over, but with persistent" in capsys.readouterr().err
 
 
 def test_an_order_that_nobody_knows_any_more_is_told(

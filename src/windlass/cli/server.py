@@ -29,7 +29,7 @@ def up(
     ctx: typer.Context,
     daemon: Annotated[bool, typer.Option("--daemon", "-d", help="In the background.")] = False,
     port: Annotated[
-        int | None, typer.Option(min=0, max=65_535, help="Default: 8470, or a free one if that is taken.")
+        int | None, typer.Option(min=0, max=65_535, help="Default: as the last time, else 8470, else a free one.")
     ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on. Default: 127.0.0.1.")] = None,
     home: HomeOption = None,

@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import windlass
 from windlass.agent import kernel
@@ -53,11 +54,17 @@ def load_token(home: Path, environ: Mapping[str, str], token_file: Path | None =
 
 
 def write_note(home: Path, url: str) -> None:
+    """The port is kept when the note goes: clients that were told the address find the next server there."""
     me = kernel.stat(os.getpid())
     note = {"url": url, "pid": os.getpid(), "pid_start": me.start if me else 0, "version": windlass.__version__}
-    temporary = home / f".server.{os.getpid()}"
-    temporary.write_text(json.dumps(note))
-    os.replace(temporary, home / "server.json")
+    _put(home / "server.port", str(urlsplit(url).port))
+    _put(home / "server.json", json.dumps(note))
+
+
+def _put(file: Path, text: str) -> None:
+    temporary = file.with_name(f".{file.stem}.{os.getpid()}")
+    temporary.write_text(text)
+    os.replace(temporary, file)
 
 
 def read_note(home: Path) -> dict[str, Any]:
@@ -66,6 +73,17 @@ def read_note(home: Path) -> dict[str, Any]:
     except (FileNotFoundError, ValueError):
         return {}
     return note if isinstance(note, dict) else {}
+
+
+def last_port(home: Path) -> int | None:
+    """Where a server of this folder has listened last. The version before has noted it with its address alone."""
+    try:
+        port = int((home / "server.port").read_text())
+    except (OSError, ValueError):
+        with contextlib.suppress(ValueError):
+            return urlsplit(str(read_note(home).get("url", ""))).port
+        return None
+    return port if 0 < port < 2**16 else None
 
 
 def remove_note(home: Path) -> None:

@@ -142,17 +142,27 @@ def _listening(settings: Settings) -> Iterator[socket.socket]:
     sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     with contextlib.closing(sock):
-        try:
-            sock.bind((settings.host, DEFAULT_PORT if settings.port is None else settings.port))
-        except OSError as error:
-            if settings.port is not None:
-                raise InvalidInput(
-                    f"port {settings.port} on {settings.host} cannot be used: {error.strerror}",
-                    hint="leave out --port to get a free one",
-                ) from error
-            sock.bind((settings.host, 0))
+        _bind(sock, settings)
         sock.set_inheritable(False)
         yield sock
+
+
+def _bind(sock: socket.socket, settings: Settings) -> None:
+    """To the port that was asked for. Without one to the one that clients of this folder know, which runs that go on
+    log to; one that somebody else has by now is not waited for."""
+    if settings.port is not None:
+        try:
+            return sock.bind((settings.host, settings.port))
+        except OSError as error:
+            raise InvalidInput(
+                f"port {settings.port} on {settings.host} cannot be used: {error.strerror}",
+                hint="leave out --port to get a free one",
+            ) from error
+    for port in (homefolder.last_port(settings.home), DEFAULT_PORT):
+        with contextlib.suppress(OSError):
+            if port is not None:
+                return sock.bind((settings.host, port))
+    return sock.bind((settings.host, 0))
 
 
 def _url(host: str, sock: socket.socket) -> str:

@@ -30,7 +30,7 @@ DEFAULT_PORT = 8470
 class Settings:
     home: Path
     host: str = "127.0.0.1"
-    port: int | None = None  # None: the usual one, or any free one if that is taken
+    port: int | None = None  # None: that of the last time, else the usual one, else a free one
     url: str | None = None  # where nodes and clients elsewhere reach it
     auth: bool = True
     role: Role = Role.ALL

@@ -39,7 +39,7 @@ class ServerSection(StrictModel):
     """Where the server listens, and who may use it."""
 
     host: str = Field("127.0.0.1", description="address to listen on; 0.0.0.0 for all")
-    port: int | None = Field(None, ge=0, le=65_535, description="default 8470, or a free one if that is taken")
+    port: int | None = Field(None, ge=0, le=65_535, description="default: the last one, else 8470, else a free one")
     url: str | None = Field(
         None, description="where clients and nodes reach it, e.g. https://windlass.example.com; nodes elsewhere need it"
     )

@@ -52,6 +52,18 @@ def test_data_run_model_and_version_are_linked(api: Client) -> None:
     assert ("run train", "copied as", "run again") in links(api, copy)
 
 
+def test_a_dataset_is_the_same_in_all_experiments(api: Client) -> None:
+    for number, digest in ((1, "d1"), (2, "d1"), (3, "d2")):
+        experiment = call(api, "experiments/create", name=f"e{number}")["experiment_id"]
+        made = call(api, "runs/create", experiment_id=experiment, run_name=f"r{number}")["run"]["info"]["run_id"]
+        dataset = {"name": "to@day", "digest": digest, "source_type": "local", "source": "{}"}
+        call(api, "runs/log-inputs", run_id=made, datasets=[{"dataset": dataset, "tags": []}])
+    both = {("dataset to@day@d1", "read by", f"run r{number}") for number in (1, 2)}
+    assert links(api, "dataset:to@day@d1") == both
+    assert links(api, "r2") == {("dataset to@day@d1", "read by", "run r2")}
+    assert links(api, "dataset:to@day@d2") == {("dataset to@day@d2", "read by", "run r3")}
+
+
 def test_a_model_that_its_own_run_measures_is_no_source_of_it(api: Client) -> None:
     """MLflow's client logs it as the run's input with the first metric of it."""
     made = call(api, "runs/create", experiment_id="0", run_name="train")["run"]["info"]["run_id"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, exists, false, or_, select
+from sqlalchemy import ColumnElement, Connection, Select, and_, exists, false, or_, select, tuple_
 
 from windlass.checkpoints.tables import checkpoints
 from windlass.experiments.tables import input_datasets, logged_models, run_inputs, run_models, tracked_runs
-from windlass.lineage.walk import Edge, Key
+from windlass.lineage.walk import Edge, Key, dataset_key, dataset_names
 from windlass.registry.tables import model_versions
 from windlass.runs.states import state_of
 from windlass.runs.tables import runs
@@ -34,7 +34,7 @@ class DatabaseLinks:
 
     def targets(self, keys: Sequence[Key]) -> Iterator[Edge]:
         ids = _by_kind(keys)
-        yield from self._data(run_inputs.c.dataset_id.in_(ids[ThingKind.DATASET]))
+        yield from self._data(_is_dataset(ids[ThingKind.DATASET]))
         yield from self._copies(runs.c.clone_of.in_(ids[ThingKind.RUN]))
         yield from self._models_read(run_models.c.model_id.in_(ids[ThingKind.MODEL]))
         yield from self._models_made(logged_models.c.source_run_id.in_(ids[ThingKind.RUN]))
@@ -44,8 +44,10 @@ class DatabaseLinks:
         yield from self._versions(or_(of_runs, model_versions.c.model_id.in_(ids[ThingKind.MODEL])))
 
     def _data(self, mine: ColumnElement[bool]) -> Iterator[Edge]:
-        for row in self._rows(select(run_inputs.c.dataset_id, run_inputs.c.run_id).where(mine)):
-            yield Edge(Key(ThingKind.DATASET, row[0]), Key(ThingKind.RUN, row[1]), "read by")
+        data = input_datasets.c
+        joined = run_inputs.join(input_datasets, run_inputs.c.dataset_id == data.id)
+        for row in self._rows(select(data.name, data.digest, run_inputs.c.run_id).select_from(joined).where(mine)):
+            yield Edge(dataset_key(row.name, row.digest), Key(ThingKind.RUN, row.run_id), "read by")
 
     def _copies(self, mine: ColumnElement[bool]) -> Iterator[Edge]:
         for row in self._rows(select(runs.c.clone_of, runs.c.id).where(mine, runs.c.clone_of.is_not(None))):
@@ -89,8 +91,8 @@ def load_things(tx: Connection, keys: Sequence[Key]) -> list[Thing]:
     told: dict[Key, tuple[str, str]] = {}
     for row in tx.execute(select(tracked_runs).where(tracked_runs.c.id.in_(ids[ThingKind.RUN]))):
         told[Key(ThingKind.RUN, row.id)] = (row.name, state_of(row.status))
-    for row in tx.execute(select(input_datasets).where(input_datasets.c.id.in_(ids[ThingKind.DATASET]))):
-        told[Key(ThingKind.DATASET, row.id)] = (f"{row.name}@{row.digest}", f"source: {row.source_type}")
+    for row in tx.execute(select(input_datasets).where(_is_dataset(ids[ThingKind.DATASET])).order_by("id")):
+        told[dataset_key(row.name, row.digest)] = (f"{row.name}@{row.digest}", f"source: {row.source_type}")
     for row in tx.execute(select(checkpoints).where(checkpoints.c.id.in_(ids[ThingKind.CHECKPOINT]))):
         told[Key(ThingKind.CHECKPOINT, row.id)] = (f"step {row.step:,}", row.state)
     for row in tx.execute(select(logged_models).where(logged_models.c.id.in_(ids[ThingKind.MODEL]))):
@@ -109,6 +111,11 @@ def _is_one_of(ids: Sequence[str]) -> ColumnElement[bool]:
     return or_(
         false(), *((model_versions.c.name == name) & (model_versions.c.version == version) for name, version in pairs)
     )
+
+
+def _is_dataset(ids: Sequence[str]) -> ColumnElement[bool]:
+    pairs = [pair for one in ids for pair in dataset_names(one)]
+    return tuple_(input_datasets.c.name, input_datasets.c.digest).in_(pairs)
 
 
 def _by_kind(keys: Sequence[Key]) -> dict[ThingKind, list[str]]:

@@ -14,7 +14,7 @@ from windlass.checkpoints.tables import checkpoints
 from windlass.core.errors import Ambiguous, InvalidInput, NotFound
 from windlass.core.names import listed, missing
 from windlass.experiments.tables import input_datasets, logged_models
-from windlass.lineage.walk import Key
+from windlass.lineage.walk import Key, dataset_key
 from windlass.registry.tables import model_versions, registered_model_aliases, registered_models
 from windlass.runs.references import resolve_id
 from windlass.wire.lineage import ThingKind
@@ -87,19 +87,19 @@ def _version(tx: Connection, name: str, version: str | None, alias: str | None) 
 
 def _dataset(tx: Connection, name: str, digest: str | None) -> Key:
     c = input_datasets.c
-    found = {row.digest: row.id for row in tx.execute(select(c.digest, c.id).where(c.name == name).limit(_MOST))}
-    if not found and tx.execute(select(c.id).where(c.id == name)).first():
-        return Key(ThingKind.DATASET, name)  # as its key says it
+    found = _all(tx, c.digest, c.name == name)
+    if not found and (row := tx.execute(select(c.name, c.digest).where(c.id == name)).first()):
+        return dataset_key(row.name, row.digest)  # as keys of the version before say it
     if not found:
         raise NotFound(missing("there is no dataset", name, set(_all(tx, c.name))))
     if digest is None and len(found) == 1:
-        return Key(ThingKind.DATASET, next(iter(found.values())))
+        return dataset_key(name, found[0])
     options = f"there are {listed(sorted(found))}"
     if digest is None:
         raise InvalidInput(f"there are several versions of dataset '{name}'", hint=f"dataset:NAME@DIGEST; {options}")
     if digest not in found:
         raise NotFound(f"dataset '{name}' has no digest '{digest}'", hint=options)
-    return Key(ThingKind.DATASET, found[digest])
+    return dataset_key(name, digest)
 
 
 def _all(tx: Connection, column: ColumnElement[Any], *where: ColumnElement[bool], most: int = _MOST) -> Sequence[Any]:

@@ -16,6 +16,17 @@ class Key(NamedTuple):
         return f"{self.kind}:{self.id}" if self.kind is not ThingKind.RUN else self.id
 
 
+def dataset_key(name: str, digest: str) -> Key:
+    """The same for all experiments, each of which has a row of its own for it."""
+    return Key(ThingKind.DATASET, f"{name}@{digest}")
+
+
+def dataset_names(key_id: str) -> list[tuple[str, str]]:
+    """Name and digest; every way to read it where these have an `@` too."""
+    places = [place for place, sign in enumerate(key_id) if sign == "@"]
+    return [(key_id[:place], key_id[place + 1 :]) for place in places]
+
+
 class Edge(NamedTuple):
     source: Key
     target: Key

@@ -22,6 +22,8 @@ def rows_of(found: Iterable[FoundRun]) -> tuple[list[str], list[dict[str, Any]]]
     rows = []
     for run in found:
         row: dict[str, Any] = {name: getattr(run, name) for name in FACTS}
+        if run.duration_s is not None:
+            row["duration_s"] = round(run.duration_s, 3)  # the difference of two times has digits that mean nothing
         for kind, held in (("params", run.params), ("metrics", run.metrics), ("tags", run.tags)):
             for key, value in held.items():
                 columns[kind][f"{kind}.{key}"] = None
@@ -50,7 +52,7 @@ def _as_text(column: str, value: Any) -> Any:
 
 
 def data_frame(found: Iterable[FoundRun]) -> Any:
-    """Times are of UTC."""
+    """Times are of UTC, to the millisecond; those that pandas cannot tell are none: clients may say any number."""
     try:
         import pandas
     except ImportError:
@@ -58,7 +60,7 @@ def data_frame(found: Iterable[FoundRun]) -> Any:
     columns, rows = rows_of(found)
     frame = pandas.DataFrame({name: [row.get(name) for row in rows] for name in columns}, columns=columns)
     for name in _TIMES:
-        frame[name] = pandas.to_datetime(frame[name], unit="s", utc=True)
+        frame[name] = pandas.to_datetime(frame[name], unit="s", utc=True, errors="coerce").dt.round("ms")
     for name in columns:
         if name.startswith("metrics."):
             frame[name] = frame[name].astype(float)

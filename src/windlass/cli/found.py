@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -34,7 +35,7 @@ def found_table(found: Sequence[FoundRun], wanted: Sequence[str], named: Sequenc
         for row in rows
     ]
     more = [[_text(column_of(name), row, now) for row in rows] for name in columns]
-    headers = [_header(name) for name in columns]
+    headers = headers_of(columns)
     if not wanted:
         room = width_of(stream) - _width_of_heads(heads)
         more = more[: _that_fit([[header, *column] for header, column in zip(headers, more, strict=True)], room)]
@@ -69,9 +70,12 @@ def _that_fit(columns: Sequence[Sequence[str]], room: int) -> int:
     return len(columns)
 
 
-def _header(name: str) -> str:
-    _, dot, key = column_of(name).partition(".")
-    return key if dot else name
+def headers_of(columns: Sequence[str]) -> list[str]:
+    """The key of a metric, param or tag alone, and its whole name where others are called that too."""
+    whole = [column_of(name) for name in columns]
+    short = [column.partition(".")[2] or name for column, name in zip(whole, columns, strict=True)]
+    count = Counter([*_ALWAYS, *short])
+    return [column if count[key] > 1 and "." in column else key for column, key in zip(whole, short, strict=True)]
 
 
 def _text(column: str, row: Mapping[str, Any], now: float) -> str:

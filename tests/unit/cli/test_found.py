@@ -55,3 +55,11 @@ def test_csv_is_headed_by_the_names_that_were_asked_for_and_has_dates() -> None:
     out = io.StringIO()
     write_csv([run("a", submitted_at=0.5, started_at=1.0, ended_at=3.0)], out, ["id", "submitted", "duration_s"])
     assert out.getvalue() == "id,submitted,duration_s\nr-a,1970-01-01T00:00:00.500Z,2.0\n"
+
+
+def test_columns_of_the_same_short_name_are_told_apart() -> None:
+    asked = ["metrics.lr", "params.lr", "tags.lr", "metrics.cost", "cost", "params.name", "metrics.loss"]
+    expected = ["metrics.lr", "params.lr", "tags.lr", "metrics.cost", "cost", "params.name", "loss"]
+    assert found.headers_of(asked) == expected
+    both = [run("a", params={"lr": "1"}, metrics={"lr": 0.5})]
+    assert found.found_table(both, [], [], io.StringIO()).splitlines()[0].split()[3:] == ["metrics.lr", "params.lr"]

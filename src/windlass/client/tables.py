@@ -75,3 +75,7 @@ def write_parquet(found: Iterable[FoundRun], path: str, only: Sequence[str] = ()
         frame.to_parquet(path, index=False)
     except ImportError:
         raise InvalidInput("writing Parquet needs pyarrow", hint="pip install 'windlass[tables]'") from None
+    except OSError as error:
+        raise InvalidInput(
+            f"'{path}' cannot be written: {error.strerror or error}", hint="name a file in a folder that is there"
+        ) from error

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
-from windlass.client.tables import data_frame
+from windlass.client.tables import data_frame, write_parquet
+from windlass.core.errors import InvalidInput
 from windlass.wire.search import FoundRun
 
 
@@ -37,3 +39,9 @@ def test_a_table_without_any_time_is_one_too(times: list[float | None]) -> None:
     frame = data_frame([run(number, at) for number, at in enumerate(times)])
     assert list(frame["started_at"].isna()) == [True]
     assert len(data_frame([])) == 0
+
+
+@pytest.mark.parametrize("place", ["absent/x.parquet", "."])
+def test_a_file_that_cannot_be_written_is_said(place: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="cannot be written"):
+        write_parquet([run(1, None)], str(tmp_path / place))

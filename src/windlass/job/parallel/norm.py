@@ -57,4 +57,13 @@ def _owners(parameter: nn.Parameter, plan: Plan) -> int:
     if isinstance(parameter, DTensor):
         for place, size in zip(parameter.placements, parameter.device_mesh.shape, strict=True):
             parts *= size if isinstance(place, Shard) or type(place).__name__ == "_StridedShard" else 1
-    return plan.world_size // (parts * plan.pipeline)
+    return plan.world_size // (parts * (1 if is_in_all_stages(parameter) else plan.pipeline))
+
+
+def mark_in_all_stages(parameter: nn.Parameter) -> None:
+    """Every process of the pipeline has it, with one gradient."""
+    parameter.in_all_stages = True  # type: ignore[attr-defined]
+
+
+def is_in_all_stages(parameter: nn.Parameter) -> bool:
+    return getattr(parameter, "in_all_stages", False)

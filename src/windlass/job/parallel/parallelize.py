@@ -36,7 +36,8 @@ from windlass.job.parallel.pipeline import Loss, Pipeline
 from windlass.job.parallel.precision import LossScale, autocast, check_precision
 from windlass.job.parallel.recompute import apply_recompute, check_recompute
 from windlass.job.parallel.split import Split
-from windlass.job.parallel.stages import check_stages, cut_stage, stages_of
+from windlass.job.parallel.stages import check_stages, cut_stage, names_in_all_stages, stages_of
+from windlass.job.parallel.sums import Gradients
 from windlass.job.parallel.tensor import apply_tensor, check_tensor
 from windlass.job.parallel.units import blocks_of, split_of
 from windlass.job.prefetch import moved
@@ -114,7 +115,9 @@ class Parallel:
         stages = stages_of(place.pipeline, plan)
         whole = plan.pipeline == 1
         self.parts = [model] if whole else [cut_stage(model, split, s, plan.total_stages) for s in stages]
+        everywhere = [] if whole else names_in_all_stages(model, split, plan)
         self._copies = [self._apply(part) for part in self.parts]
+        self._gradients = Gradients(self.parts, split, plan, self.mesh, self.device, in_all_stages=everywhere)
         self._pipeline: Pipeline | None = None
         if not whole:
             assert self.mesh is not None
@@ -162,8 +165,12 @@ class Parallel:
         if self.loss_scale is not None:
             self.loss_scale.use()
         inputs, targets = moved(inputs, self.device), moved(targets, self.device)
-        if self._pipeline is not None:
-            return self._mean_of_step(self._pipeline.step(inputs, targets), rows)
+        with self._gradients.of_step():
+            losses = (self._microbatches if self._pipeline is None else self._pipeline.step)(inputs, targets)
+        return self._mean_of_step(losses, rows)
+
+    def _microbatches(self, inputs: Any, targets: Any) -> list[Tensor]:
+        """Forward and backward of all of them; the losses."""
         copies, count = self._copies[0], self.plan.accumulate
         losses = []
         for number, (x, y) in enumerate(zip(cut(inputs, count), cut(targets, count), strict=True)):
@@ -174,7 +181,7 @@ class Parallel:
                 del output
                 loss.backward()  # type: ignore[no-untyped-call]
                 losses.append(loss.detach())
-        return self._mean_of_step(losses, rows)
+        return losses
 
     def evaluate(self, inputs: Any, targets: Any) -> Tensor:
         """The mean loss of the whole batch without gradients. Parts may differ in their number of samples."""
@@ -202,8 +209,12 @@ class Parallel:
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """This process's parameters, under the names that they have in the model."""
+        seen: set[nn.Parameter] = set()  # a frozen one may be in several of its stages
         for part in self.parts:
-            yield from part.named_parameters()
+            for name, parameter in part.named_parameters():
+                if parameter not in seen:
+                    seen.add(parameter)
+                    yield name, parameter
 
     def _casts(self) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext() if self._copies[0].casts else autocast(self.plan.precision, self.device)

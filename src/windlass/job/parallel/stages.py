@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 
 from torch import nn
 
 from windlass.core.plan import InvalidPlan, Plan
 from windlass.job.parallel.split import Split
+
+_MOST_SHOWN = 5
 
 
 def stages_of(place: int, plan: Plan) -> list[int]:
@@ -41,6 +44,48 @@ def check_stages(model: nn.Module, split: Split, plan: Plan) -> None:
             f"pipeline={plan.pipeline} makes {plan.total_stages} stages, and the model has {count} blocks; "
             f"at most {count} stages fit"
         )
+    _check_ties(model, split, plan)
+    _check_interleaving(model, split, plan)
+
+
+def names_in_all_stages(model: nn.Module, split: Split, plan: Plan) -> list[str]:
+    """The parameters that no stage has alone: what is neither in the blocks nor named in `first` or `last`."""
+    assert split.blocks is not None
+    if plan.total_stages == 1:
+        return []
+    first, last = (
+        {name for name, _ in cut_stage(model, split, stage, plan.total_stages).named_parameters()}
+        for stage in (0, plan.total_stages - 1)
+    )
+    return [name for name, _ in model.named_parameters() if name in first and name in last]
+
+
+def _check_ties(model: nn.Module, split: Split, plan: Plan) -> None:
+    """InvalidPlan if two names in different stages are one parameter: each stage would learn a weight of its own."""
+    seen: dict[nn.Parameter, tuple[str, int]] = {}
+    for stage in range(plan.total_stages):
+        for name, parameter in cut_stage(model, split, stage, plan.total_stages).named_parameters():
+            other, where = seen.setdefault(parameter, (name, stage))
+            if other != name and where != stage and parameter.requires_grad:
+                raise InvalidPlan(
+                    f"pipeline={plan.pipeline} puts {other} into stage {where} and {name} into stage {stage}, and in "
+                    "this model they are one parameter, of which each stage would learn its own; untie them or use "
+                    "pipeline=1"
+                )
+
+
+def _check_interleaving(model: nn.Module, split: Split, plan: Plan) -> None:
+    names = [name for name in names_in_all_stages(model, split, plan) if model.get_parameter(name).requires_grad]
+    if names and plan.total_stages > plan.pipeline:
+        raise InvalidPlan(
+            f"schedule={plan.schedule} gives each process several stages, and all of them have {in_words(names)}; name "
+            "in first or last of split() what one stage uses alone, or use schedule=1f1b or gpipe"
+        )
+
+
+def in_words(names: Sequence[str]) -> str:
+    rest = len(names) - _MOST_SHOWN
+    return ", ".join(names[:_MOST_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def cut_stage(model: nn.Module, split: Split, stage: int, stages: int) -> nn.Module:
@@ -52,12 +97,9 @@ def cut_stage(model: nn.Module, split: Split, stage: int, stages: int) -> nn.Mod
     blocks = _copy(model.get_submodule(split.blocks))
     blocks._modules = {name: module for name, module in blocks._modules.items() if name in mine}
     _replace(part, split.blocks, blocks)
-    if stage > 0:
-        for name in split.first:
-            _replace(part, name, None)
-    if stage < stages - 1:
-        for name in split.last:
-            _replace(part, name, None)
+    elsewhere = (*(split.first if stage > 0 else ()), *(split.last if stage < stages - 1 else ()))
+    for name in sorted(elsewhere, key=lambda name: -name.count(".")):  # what is in another one of them before that
+        _drop(part, name)
     return part
 
 
@@ -69,12 +111,28 @@ def _copy(module: nn.Module) -> nn.Module:
     return twin
 
 
-def _replace(root: nn.Module, name: str, module: nn.Module | None) -> None:
-    """Put `module` in place of the one at a dotted path, copying what is on the way to it."""
+def _replace(root: nn.Module, name: str, module: nn.Module) -> None:
+    """Put `module` in place of the one at a dotted path."""
+    holder, leaf = _own_holder(root, name)
+    holder._modules[leaf] = module
+
+
+def _drop(root: nn.Module, name: str) -> None:
+    """Put None in place of the module, the parameter or the buffer at a dotted path."""
+    holder, leaf = _own_holder(root, name)
+    for table in (holder._parameters, holder._buffers):
+        if leaf in table:
+            table[leaf] = None
+            return
+    holder._modules[leaf] = None
+
+
+def _own_holder(root: nn.Module, name: str) -> tuple[nn.Module, str]:
+    """What holds the last one of a dotted path, and that one's name. What is on the way to it is copied."""
     holder = root
     *path, leaf = name.split(".")
     for step in path:
         child = _copy(holder.get_submodule(step))
         holder._modules[step] = child
         holder = child
-    holder._modules[leaf] = module
+    return holder, leaf

@@ -40,6 +40,25 @@ def apply_tensor(part: nn.Module, split: Split, mesh: DeviceMesh, *, sequence: b
         _tie(places)
 
 
+def summed_names(part: nn.Module, split: Split, *, sequence: bool) -> list[str]:
+    """The parameters that each process has whole and uses on its own part, so that its gradient is a part of a sum."""
+    found: dict[str, None] = {}
+    for pattern, cut in split.tensor.items():
+        if cut is Cut.SUMMED:
+            for name in matching([name for name, _ in part.named_modules()], pattern):
+                inside = part.get_submodule(name).named_parameters(name)
+                found |= dict.fromkeys(path for path, parameter in inside if not is_divided(parameter))
+        if cut is Cut.SUMMED or (cut is Cut.NORM and sequence):
+            for name in matching([name for name, _ in part.named_parameters()], pattern):
+                found |= {} if is_divided(part.get_parameter(name)) else {name: None}
+    return list(found)
+
+
+def is_divided(parameter: nn.Parameter) -> bool:
+    """Whether DTensor knows of it over the tensor group; it then puts its gradient together by itself."""
+    return isinstance(parameter, DTensor) and "tensor" in (parameter.device_mesh.mesh_dim_names or ())
+
+
 def cut_modules(model: nn.Module, split: Split) -> list[tuple[nn.Module, Cut]]:
     """Every module that the table names."""
     return [(model.get_submodule(name), cut) for name, cut in _cuts(model, split)]
@@ -82,6 +101,8 @@ def _style(cut: Cut, sequence: bool) -> ParallelStyle | None:
         case Cut.HEAD:
             # Whole logits, so that any loss can be written as for one process.
             return ColwiseParallel(input_layouts=between, output_layouts=Replicate())
+        case Cut.SUMMED:
+            return None
         case Cut.NORM:
             return SequenceParallel(sequence_dim=_SEQUENCE_DIM, use_local_output=True) if sequence else None
 

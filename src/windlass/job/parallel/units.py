@@ -9,7 +9,7 @@ from torch import nn
 
 from windlass.core.names import nearest
 from windlass.core.plan import InvalidPlan
-from windlass.job.parallel.split import Split
+from windlass.job.parallel.split import OF_PARAMETERS, Split
 
 _MOST_SHOWN = 12
 
@@ -55,16 +55,23 @@ def _repeated(module: nn.Module) -> list[nn.Module]:
 def _check_names(model: nn.Module, split: Split) -> None:
     """A name that nothing has would be cut nowhere, or left in all stages: another model, without a word."""
     names = _names(model)
+    with_parameters = [*names, *parameter_names(model)]
     kind = type(model).__name__
-    for pattern in split.tensor:
-        if not any(matching(names, pattern)):
-            _refuse(f"split() of {kind} wants to cut {pattern!r}", pattern, _patterns(names))
+    for pattern, cut in split.tensor.items():
+        known = with_parameters if cut in OF_PARAMETERS else names
+        if not any(matching(known, pattern)):
+            _refuse(f"split() of {kind} wants to cut {pattern!r}", pattern, _patterns(known))
     for what in ("first", "last"):
         for name in getattr(split, what):
-            if name not in names:
-                _refuse(f"split() of {kind} has {name!r} in {what!r}", name, names)
+            if name not in with_parameters:
+                _refuse(f"split() of {kind} has {name!r} in {what!r}", name, with_parameters)
     if split.blocks is not None and split.blocks not in names:
         _refuse(f"split() of {kind} says blocks={split.blocks!r}", split.blocks, names)
+
+
+def parameter_names(model: nn.Module) -> list[str]:
+    """The paths of all parameters, also of those that are None here. One that modules share has several."""
+    return [f"{path}.{name}" if path else name for path, module in model.named_modules() for name in module._parameters]
 
 
 def _names(model: nn.Module) -> list[str]:

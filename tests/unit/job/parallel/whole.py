@@ -42,7 +42,7 @@ class Model(nn.Module):
         self.head: nn.Linear | None = nn.Linear(WIDTH, WORDS, bias=False)
         self.places: nn.Parameter | None = nn.Parameter(torch.randn(8, WIDTH) / 8) if "places" in has else None
         if "gate" in has:
-            self.gate = nn.Parameter(torch.ones(WIDTH))
+            self.gate = nn.Parameter(torch.ones(WIDTH), requires_grad="frozen" not in has)
         if "shared" in has:
             self.shared = nn.Linear(WIDTH, WIDTH)
         if "tied" in has:

@@ -53,7 +53,7 @@ def rescue(memory: NodeMemory, terms: Terms, mine: Session) -> int | None:
     folder = Path(terms.folder)
     parts = newest_whole(memory)
     metadata = memory.layout(parts[0].layout) if parts else None
-    newest = next((saved.step for saved in list_saved(folder)), -1)
+    newest = next((saved.step for saved in list_saved(folder) if saved.manifest.run_id == mine.run_id), -1)
     if metadata is None or parts[0].step <= newest:
         return None
     problem: str | None = None

@@ -289,7 +289,7 @@ def test_another_model_is_refused_by_name(tmp_path: Path) -> None:
         checkpoints(model=larger, folder=tmp_path).__enter__()
     wider, _ = made(0)
     wider.narrow = nn.Parameter(torch.zeros(6))
-    with pytest.raises(InvalidInput, match="has 'model.narrow' with the shape"):
+    with pytest.raises(InvalidInput, match=r"has 'model\.narrow' with the shape"):
         checkpoints(model=wider, folder=tmp_path).__enter__()
     stranger = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
     with pytest.raises(InvalidInput, match="a parameter of shape"):

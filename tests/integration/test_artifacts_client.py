@@ -38,9 +38,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.ServerP
         yield server
 
 
-def new_run(server: servers.ServerProcess) -> str:
+def new_run(server: servers.ServerProcess, name: str = "") -> str:
     with server.client() as http:
-        made = http.post("/api/2.0/mlflow/runs/create", json={"experiment_id": "0"}).raise_for_status()
+        body = {"experiment_id": "0", "run_name": name}
+        made = http.post("/api/2.0/mlflow/runs/create", json=body).raise_for_status()
     return str(made.json()["run"]["info"]["run_id"])
 
 
@@ -69,6 +70,25 @@ def test_files_and_folders_there_and_back(artifacts: Artifacts, tmp_path: Path) 
         artifacts.get("m/a.txt", tmp_path)
     with pytest.raises(InvalidInput, match="is not a file"):
         artifacts.put(tmp_path / "nowhere")
+
+
+def test_a_run_whose_name_has_slashes_is_found_by_it(server: servers.ServerProcess, tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    file.write_text("hello")
+    with windlass.Client(url=server.url, token=server.token, home=tmp_path / "me") as client:
+        name = "team/a//b c%2Fd"
+        run_id = new_run(server, name)
+        client.notes.set(name, "good")
+        client.artifacts(name).put(file)
+        assert client.find(name).id == run_id
+        with pytest.raises(NotFound, match=f"run '{run_id}' was made by an MLflow client"):
+            client.get(name)
+        assert client.notes.get(run_id) == client.notes.get(name) == "good"
+        assert [item.path for item in client.artifacts(name).list().files] == ["a.txt"]
+        assert client.metrics(name) == {}
+        assert client.metric_summaries(name).metrics == {}
+        with pytest.raises(NotFound, match="there is no run 'team/x'"):
+            client.get("team/x")
 
 
 def test_a_large_file_goes_on_where_it_broke_off(

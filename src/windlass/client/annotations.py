@@ -28,15 +28,16 @@ def both(where: str | None, group: str | None) -> str | None:
 class Notes:
     def __init__(self, client: Client) -> None:
         self._transport = client.transport
+        self._place_of = client.place_of
 
     def get(self, ref: str) -> str | None:
         """Of a run, by anything that names it; of one that an MLflow client made by its id."""
-        text: str | None = self._transport.get(f"{_run(ref)}/note")["text"]
+        text: str | None = self._transport.get(f"{self._place_of(ref)}/note")["text"]
         return text
 
     def set(self, ref: str, text: str) -> str:
         """In place of what was there; no text removes it. The run's id."""
-        run_id: str = self._transport.post(f"{_run(ref)}/note", {"text": text}, repeat=True)["of"]
+        run_id: str = self._transport.post(f"{self._place_of(ref)}/note", {"text": text}, repeat=True)["of"]
         return run_id
 
     def get_project(self, project: str) -> str | None:
@@ -48,7 +49,9 @@ class Notes:
 
     def set_tags(self, ref: str, tags: Mapping[str, str | None]) -> dict[str, str]:
         """None removes one. All that the run has then."""
-        left: dict[str, str] = self._transport.post(f"{_run(ref)}/tags", {"tags": dict(tags)}, repeat=True)["tags"]
+        left: dict[str, str] = self._transport.post(f"{self._place_of(ref)}/tags", {"tags": dict(tags)}, repeat=True)[
+            "tags"
+        ]
         return left
 
     def put_in_group(self, group: str | None, refs: Iterable[str]) -> None:
@@ -62,7 +65,7 @@ class Notes:
         for ref in refs:
             try:
                 body = {"tags": {"group": None}, "where": {"group": group}}
-                self._transport.post(f"{_run(ref)}/tags", body, repeat=True)
+                self._transport.post(f"{self._place_of(ref)}/tags", body, repeat=True)
             except Conflict:
                 others.append(ref)
         return others
@@ -72,7 +75,3 @@ class Notes:
         from windlass.wire.annotations import GroupList
 
         return read(GroupList, self._transport.get("/api/groups", {"project": project})).groups
-
-
-def _run(ref: str) -> str:
-    return f"/api/runs/{quote(ref, safe='')}"

@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -39,7 +39,11 @@ class Artifacts:
     def __init__(self, client: Client, ref: str) -> None:
         self._client = client
         self._transport = client.transport
-        self._base = f"/api/runs/{quote(ref, safe='')}"
+        self._ref = ref
+
+    @cached_property
+    def _base(self) -> str:
+        return self._client.place_of(self._ref)
 
     def list(self, path: str = "", *, recursive: bool = False) -> ArtifactList:
         """What lies in a folder; with `recursive` all files below it."""

@@ -157,7 +157,7 @@ class Client:
         from windlass.client.run import Run
         from windlass.wire.runs import RunView
 
-        return Run(self, read(RunView, self.transport.get(f"/api/runs/{quote(ref, safe='')}")))
+        return Run(self, read(RunView, self.transport.get(self.place_of(ref))))
 
     def list(
         self,
@@ -189,6 +189,11 @@ class Client:
 
         return read(FoundRun, self.transport.get(f"/api/search/{quote(ref, safe='')}"))
 
+    def place_of(self, ref: str) -> str:
+        """Where a run's routes begin. No address can carry a name with a slash in it between slashes: such a run is
+        looked up, and goes by its id from there."""
+        return f"/api/runs/{self.find(ref).id if '/' in ref else quote(ref, safe='')}"
+
     def metrics(
         self,
         ref: str,
@@ -203,7 +208,7 @@ class Client:
         from windlass.wire.runs import MetricsView
 
         query = {"name": name, "system": system, "limit": limit, "most": most}
-        found = self.transport.get(f"/api/runs/{quote(ref, safe='')}/metrics", query)
+        found = self.transport.get(f"{self.place_of(ref)}/metrics", query)
         return metrics_of(read(MetricsView, found))
 
     def metric_summaries(self, ref: str, *, system: bool = False) -> MetricSummaries:
@@ -211,7 +216,7 @@ class Client:
         also of those of its machines."""
         from windlass.wire.runs import MetricSummaries
 
-        found = self.transport.get(f"/api/runs/{quote(ref, safe='')}/metric-summaries", {"system": system})
+        found = self.transport.get(f"{self.place_of(ref)}/metric-summaries", {"system": system})
         return read(MetricSummaries, found)
 
     def search(

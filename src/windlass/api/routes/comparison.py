@@ -54,7 +54,8 @@ def search(
     return json_of(found)
 
 
-@router.get("/search/{ref}", response_model=FoundRun)
+@router.get("/search/{ref:path}", response_model=FoundRun)
 def find(ref: Ref, services: Context) -> Response:
-    """What a search says of one run, which may be one that an MLflow client made."""
+    """What a search says of one run, which may be one that an MLflow client made. Its name may have slashes, which
+    other routes cannot tell from their own."""
     return json_of(services.overview.find(ref))

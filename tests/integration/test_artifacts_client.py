@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -125,6 +126,32 @@ def test_a_large_file_goes_on_where_it_broke_off(
     assert counted[0] == 10_000_000
     assert (tmp_path / "got.bin").read_bytes() == BIG
     assert not begun.exists()
+
+
+@pytest.mark.parametrize("meanwhile", ["completed", "given up"])
+def test_an_upload_that_ends_while_it_is_gone_on_with(
+    artifacts: Artifacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meanwhile: str
+) -> None:
+    monkeypatch.setattr("windlass.client.artifacts._WHOLE_BYTES", 10)
+    (tmp_path / "x").write_bytes(b"all of it, in parts")
+    post, completing = artifacts._transport.post, []
+
+    def end_first(path: str, *given: Any, **named: Any) -> Any:
+        if path.endswith("/complete") and not completing:
+            completing.append(path)
+            if meanwhile == "completed":
+                post(path, *given, **named)
+            else:
+                artifacts._transport.delete(path.removesuffix("/complete"))
+        return post(path, *given, **named)
+
+    monkeypatch.setattr(artifacts._transport, "post", end_first)
+    told: list[int] = []
+    kept = artifacts.put(tmp_path / "x", "d/./x", progress=told.append)
+    assert (kept.path, kept.size_bytes, kept.digest) == ("d/x", 19, sha(b"all of it, in parts"))
+    assert sum(told) == 19
+    assert completing
+    assert not list((tmp_path / "me" / "uploads").iterdir())
 
 
 def test_what_was_begun_of_another_version_is_not_made_use_of(artifacts: Artifacts, tmp_path: Path) -> None:

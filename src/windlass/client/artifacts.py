@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
 from pathlib import Path
@@ -155,10 +155,31 @@ class Artifacts:
     # ---- in parts ----------------------------------------------------------------------------------------------------
 
     def _put_parts(self, source: Path, path: str, progress: Progress) -> ArtifactView:
+        """An upload that was gone on with may end meanwhile: the server may be completing it still after an earlier try
+        lost the connection."""
+        note, told = self._note(source, path), _Told(progress)
+        upload = self._resumed(note) or self._begun(note, path)
+        try:
+            return self._send_parts(source, path, upload, note, told.more)
+        except NotFound:
+            note.unlink(missing_ok=True)
+            if (kept := self._kept(path, _hash(source))) is not None:
+                told.more(source.stat().st_size - told.sum)
+                return kept
+            told.more(-told.sum)
+            return self._send_parts(source, path, self._begun(note, path), note, told.more)
+
+    def _kept(self, path: str, digest: str) -> ArtifactView | None:
+        """The file of this path, if it has this content."""
+        files = self.list(_clean(path).rpartition("/")[0]).files
+        return next((one for one in files if (one.path, one.digest) == (_clean(path), digest)), None)
+
+    def _send_parts(
+        self, source: Path, path: str, upload: Mapping[str, Any], note: Path, progress: Progress
+    ) -> ArtifactView:
+        """Raises NotFound if there is no such upload any more."""
         from windlass.wire.artifacts import ArtifactView
 
-        note = self._note(source, path)
-        upload = self._resumed(note) or self._begun(note, path)
         there = {part["number"]: part["digest"] for part in upload["parts"]}
         base, whole = f"/api/artifact-uploads/{upload['id']}", hashlib.sha256()
         size = source.stat().st_size
@@ -175,7 +196,7 @@ class Artifacts:
             self._transport.put(f"{base}/parts/{number}", partial(_made, chunks, progress))
         made = self._transport.post(f"{base}/complete", {"digest": whole.hexdigest()}, patience_s=_COMPLETING_S)
         note.unlink(missing_ok=True)
-        return read(ArtifactView, {**made, "path": path})
+        return read(ArtifactView, {**made, "path": _clean(path)})
 
     def _note(self, source: Path, path: str) -> Path:
         """Where the id of the upload of this very file is remembered."""
@@ -198,6 +219,23 @@ class Artifacts:
         note.parent.mkdir(parents=True, exist_ok=True)
         note.write_text(made["id"])
         return made
+
+
+class _Told:
+    """How much progress was told."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.sum = 0
+        self._progress = progress
+
+    def more(self, size: int) -> None:
+        self.sum += size
+        self._progress(size)
+
+
+def _clean(path: str) -> str:
+    """As the server has it."""
+    return "/".join(part for part in path.split("/") if part not in ("", "."))
 
 
 def part_bytes(size: int) -> int:

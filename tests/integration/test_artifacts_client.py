@@ -92,6 +92,22 @@ def test_a_run_whose_name_has_slashes_is_found_by_it(server: servers.ServerProce
             client.get("team/x")
 
 
+@pytest.mark.parametrize(("name", "told"), [(b"two\nlines", r"'two\nlines'"), (b"not \xff text", r"'not \udcff text'")])
+def test_a_name_that_cannot_be_sent_is_told_before_anything_is(
+    artifacts: Artifacts, tmp_path: Path, name: bytes, told: str
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "a").write_text("first")
+    bad = Path(os.fsdecode(bytes(folder) + b"/" + name))
+    bad.write_text("x")
+    for send in (lambda: artifacts.put_folder(folder), lambda: artifacts.put(bad)):
+        with pytest.raises(InvalidInput) as refused:
+            send()
+        assert f"the name {told}" in refused.value.message
+    assert artifacts.list(recursive=True).files == []
+
+
 def test_a_large_file_goes_on_where_it_broke_off(
     artifacts: Artifacts, server: servers.ServerProcess, tmp_path: Path
 ) -> None:

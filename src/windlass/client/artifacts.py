@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from windlass.client.answers import read
+from windlass.core.artifactnames import check_sendable
 from windlass.core.errors import InvalidInput, NotFound, ServerUnreachable, WindlassError
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class Artifacts:
         if not source.is_file():
             raise InvalidInput(f"'{source}' is not a file")
         path = path or source.name
+        check_sendable(path)
         if source.stat().st_size > _WHOLE_BYTES:
             return self._put_parts(source, path, progress)
         made = self._transport.put(self._place(path), lambda: _reported(_pieces(source), progress))
@@ -74,7 +76,10 @@ class Artifacts:
         root = Path(folder)
         files = sorted(item for item in root.rglob("*") if item.is_file())
         above = f"{path.rstrip('/')}/" if path.strip("/") else ""
-        return [self.put(item, above + item.relative_to(root).as_posix(), progress=progress) for item in files]
+        paths = [above + item.relative_to(root).as_posix() for item in files]
+        for name in paths:
+            check_sendable(name)  # of all, before half of the folder is sent
+        return [self.put(item, name, progress=progress) for item, name in zip(files, paths, strict=True)]
 
     def get(self, path: str, to: str | Path | None = None, *, progress: Progress = lambda _more: None) -> Path:
         """Fetch a file; `to` is a file or a folder that is there, by default the current one. What an earlier try has

@@ -298,8 +298,9 @@ def _begin_epoch(batches: Any, epoch: int) -> None:
     by_batch = getattr(batches, "batch_sampler", None)
     told: list[Any] = []
     for sampler in (getattr(batches, "sampler", None), by_batch, getattr(by_batch, "sampler", None)):
-        if callable(getattr(sampler, "set_epoch", None)) and not any(sampler is one for one in told):
-            sampler.set_epoch(epoch)
+        tell = getattr(sampler, "set_epoch", None)
+        if callable(tell) and not any(sampler is one for one in told):
+            tell(epoch)
             told.append(sampler)
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +14,7 @@ from torch.distributed.tensor import DTensor
 
 from windlass.job.accounting.anomaly import Norms
 from windlass.job.adamw import NarrowAdamW
+from windlass.job.parallel.groups import Params, apply_split, groups_of
 from windlass.job.parallel.norm import gradient_norm, local_gradients, settle_gradients
 from windlass.job.parallel.parallelize import Parallel
 from windlass.job.parallel.precision import LossScale
@@ -31,10 +31,11 @@ def optimizer(
     parallel: Parallel,
     kind: type[torch.optim.Optimizer] = torch.optim.AdamW,
     *,
-    params: Iterable[nn.Parameter] | Iterable[Mapping[str, Any]] | None = None,
+    params: Params | None = None,
     **options: Any,
 ) -> Optimizer:
-    """`kind` over the model's parameters, or over `params` (or groups of them) with options of their own.
+    """`kind` over the model's parameters, or over `params`: parameters, names with parameters as of
+    `parallel.named_parameters()`, or groups of them with options of their own.
 
     Fused where `kind` can be, unless `options` say otherwise.
     """
@@ -43,11 +44,7 @@ def optimizer(
             f"job.optimizer takes what job.parallelize returned, not {type(parallel).__name__}: "
             "job.optimizer(job.parallelize(model), ...)"
         )
-    chosen = list(params) if params is not None else list(parallel.parameters())
-    groups = [dict(group) if isinstance(group, Mapping) else {"params": [group]} for group in chosen]
-    if groups and not any(isinstance(group, Mapping) for group in chosen):
-        groups = [{"params": chosen}]
-    groups = [part for group in groups for part in _by_mesh(group)]
+    groups = groups_of(parallel.parameters() if params is None else params)
     if "fused" not in options and "foreach" not in options and _fuses(kind, groups):
         options["fused"] = True
     return Optimizer(parallel, kind(groups, **options))
@@ -60,6 +57,7 @@ class Optimizer:
         self.parallel = parallel
         self.inner = inner
         self._norms = Norms()
+        apply_split(inner)
         self._parameters: list[nn.Parameter] = [p for group in inner.param_groups for p in group["params"]]
         # Uses of the loss scale that are no longer in the gradients.
         self._undone = 0 if any(p.grad is not None for p in self._parameters) else self._uses
@@ -91,8 +89,8 @@ class Optimizer:
         self.inner.step()
         return StepReport(grad_norm=norm, skipped=False, loss_scale=used)
 
-    def zero_grad(self) -> None:
-        self.inner.zero_grad(set_to_none=True)
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.inner.zero_grad(set_to_none=set_to_none)
         self._undone = self._uses
 
     def state_dict(self) -> dict[str, Any]:
@@ -142,15 +140,6 @@ class Optimizer:
         if isinstance(by, Tensor) and gradients and gradients[0].device != by.device:
             by = by.to(gradients[0].device)  # offloaded
         torch._foreach_mul_(gradients, by)
-
-
-def _by_mesh(group: dict[str, Any]) -> list[dict[str, Any]]:
-    """The same group in parts that one fused or foreach call can take: of one mesh each, or of none."""
-    kinds: dict[Any, list[Tensor]] = defaultdict(list)
-    params = group["params"]
-    for parameter in [params] if isinstance(params, Tensor) else params:
-        kinds[parameter.device_mesh if isinstance(parameter, DTensor) else None].append(parameter)
-    return [{**group, "params": params} for params in kinds.values()]
 
 
 def _fuses(kind: type[torch.optim.Optimizer], groups: list[dict[str, Any]]) -> bool:

@@ -173,6 +173,20 @@ def test_groups_keep_their_options() -> None:
     assert inner.param_groups[0]["lr"] == 0.005
 
 
+def test_parameters_may_come_with_their_names() -> None:
+    parallel = parallelize(small_gpt(), "data")
+    named = list(parallel.named_parameters())
+    for params in (parallel.named_parameters(), [{"params": named[:3], "lr": 0.2}, {"params": iter(named[3:])}]):
+        inner = optimizer(parallel, torch.optim.SGD, params=params, lr=0.1)
+        assert [p for group in inner.param_groups for p in group["params"]] == [p for _, p in named]
+        parallel.step(*batch())
+        inner.step()
+        inner.zero_grad(set_to_none=False)
+        assert all(not p.grad.any() for p in parallel.parameters())
+        inner.zero_grad()
+        assert all(p.grad is None for p in parallel.parameters())
+
+
 def test_an_optimizer_comes_back_with_its_loss_scale() -> None:
     first = parallelize(small_gpt(), "precision=fp16")
     before = optimizer(first, lr=0.01)

@@ -50,10 +50,15 @@ def apply_copies(part: nn.Module, blocks: list[nn.Module], plan: Plan, mesh: Dev
         return Alone(part)
     if uses_ddp(plan):
         return Replicas(part, plan, mesh)
-    # With one copy there is nothing to exchange, but half precision still wants its casts: autocast knows no DTensor.
-    if plan.copies > 1 or compute_dtype(plan.precision) is not None:
-        return Shards(part, blocks, plan, mesh)
-    return Alone(part)
+    return Shards(part, blocks, plan, mesh) if is_divided(plan) else Alone(part)
+
+
+def is_divided(plan: Plan) -> bool:
+    """Whether FSDP2 holds the model. With one copy there is nothing to exchange, but half precision still wants its
+    casts: autocast knows no DTensor."""
+    if plan.world_size == 1 or uses_ddp(plan):
+        return False
+    return plan.copies > 1 or compute_dtype(plan.precision) is not None
 
 
 def uses_ddp(plan: Plan) -> bool:
@@ -87,7 +92,8 @@ class Replicas:
             gradient_as_bucket_view=True,  # one gradient in memory instead of two
             bucket_cap_mb=_ONE_BUCKET_MB if plan.compress is Compression.POWERSGD and device.type == "cpu" else None,
         )
-        _settle_buckets(self._ddp)
+        if not gives_sparse_gradients(part):  # DDP wants them sparse from the first step on
+            _settle_buckets(self._ddp)
         if plan.compress is not None:
             apply_compression(self._ddp, plan.compress, group)
 
@@ -122,11 +128,16 @@ def check_gradients(part: nn.Module) -> None:
         raise InvalidPlan(f"no gradient reaches these parameters: {shown}; {_USE_ALL}")
 
 
+def gives_sparse_gradients(part: nn.Module) -> bool:
+    return any(isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse for module in part.modules())
+
+
 def _settle_buckets(ddp: DistributedDataParallel) -> None:
     """Let DDP arrange its buckets once, before the first step. Left alone it does so after it, and sums rounded in
     another order would tell a run that went on from a checkpoint from one that never stopped."""
     ddp.reducer.prepare_for_forward()
-    nothing = torch.stack([parameter.sum() for parameter in ddp.parameters() if parameter.requires_grad]).sum() * 0.0
+    sums = [parameter.sum().real for parameter in ddp.parameters() if parameter.requires_grad]
+    nothing = torch.stack(sums).sum() * 0.0
     ddp.reducer.prepare_for_backward([nothing])
     nothing.backward()  # type: ignore[no-untyped-call]
     ddp.reducer._rebuild_buckets()

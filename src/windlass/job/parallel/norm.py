@@ -15,9 +15,12 @@ from windlass.core.plan import Plan
 
 
 def settle_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """Give every gradient the layout of its parameter: some come out of the backward pass as parts of a sum."""
+    """Give every gradient the layout of its parameter: some come out of the backward pass as parts of a sum. Of sparse
+    ones, each row is there once then."""
     for parameter in parameters:
         grad = parameter.grad
+        if grad is not None and grad.is_sparse and not grad.is_coalesced():
+            parameter.grad = grad.coalesce()
         if isinstance(grad, DTensor) and isinstance(parameter, DTensor) and grad.placements != parameter.placements:
             parameter.grad = grad.redistribute(placements=parameter.placements)
 
@@ -28,6 +31,8 @@ def local_gradients(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
 
 
 def local(tensor: Tensor) -> Tensor:
+    if tensor.is_sparse:
+        return tensor._values()
     return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
 
 

@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 
 from windlass.job.accounting.anomaly import Norms
 from windlass.job.adamw import NarrowAdamW
+from windlass.job.parallel.copies import gives_sparse_gradients
 from windlass.job.parallel.groups import Params, apply_split, groups_of
 from windlass.job.parallel.norm import gradient_norm, local_gradients, settle_gradients
 from windlass.job.parallel.parallelize import Parallel
@@ -45,7 +46,8 @@ def optimizer(
             "job.optimizer(job.parallelize(model), ...)"
         )
     groups = groups_of(parallel.parameters() if params is None else params)
-    if "fused" not in options and "foreach" not in options and _fuses(kind, groups):
+    is_sparse = any(gives_sparse_gradients(part) for part in parallel.parts)  # no fused kernel takes such gradients
+    if "fused" not in options and "foreach" not in options and not is_sparse and _fuses(kind, groups):
         options["fused"] = True
     return Optimizer(parallel, kind(groups, **options))
 

@@ -173,6 +173,19 @@ def test_groups_keep_their_options() -> None:
     assert inner.param_groups[0]["lr"] == 0.005
 
 
+def test_sparse_gradients_are_clipped_and_applied() -> None:
+    model = torch.nn.Sequential(torch.nn.Embedding(9, 4, sparse=True), torch.nn.Linear(4, 3))
+    before = model[0].weight.detach().clone()
+    parallel = parallelize(model, "clip=0.1", loss=lambda output, target: 100 * output.sum() + 0 * target.sum())
+    inner = optimizer(parallel, torch.optim.SGD, lr=1.0)
+    parallel.step(torch.tensor([[2], [5], [2], [5]]), torch.zeros(4))
+    weight = model[1].weight.detach().sum(0) * 200
+    expected = math.sqrt(2 * float(weight.square().sum()) + float(model[1].weight.grad.square().sum()) + 3 * 400**2)
+    assert float(inner.step().grad_norm) == pytest.approx(expected, rel=1e-5)
+    torch.testing.assert_close(before[2] - model[0].weight[2], weight * 0.1 / expected)
+    assert torch.equal(before[0], model[0].weight[0])
+
+
 def test_parameters_may_come_with_their_names() -> None:
     parallel = parallelize(small_gpt(), "data")
     named = list(parallel.named_parameters())

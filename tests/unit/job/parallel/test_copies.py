@@ -96,6 +96,65 @@ def test_batch_norms_stay_exact_in_low_precision_when_sharded(tmp_path: Path) ->
         assert all(line[2:] == ["torch.float32"] * 2 for line in lines)
 
 
+KINDS = """
+import copy, torch
+from torch import nn
+from windlass import job
+
+class Waves(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.filter = nn.Parameter(torch.randn(5, dtype=torch.complex64))
+        self.last = nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.last(torch.fft.irfft(torch.fft.rfft(x) * self.filter, n=8))
+
+class Words(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.bag = nn.Embedding(20, 8, sparse=True), nn.EmbeddingBag(20, 8, sparse=True)
+        self.last = nn.Linear(8, 3)
+
+    def forward(self, x):
+        ids = (x.abs() * 8).long().clamp(max=19)
+        return self.last(self.table(ids[:, 0]) + self.bag(ids))
+
+process = job.init()
+for kind in (Waves, Words):
+    for plan in ("data=2,clip=0.1", "data=2,accumulate=2"):
+        torch.manual_seed(0)
+        model = kind()
+        plain = copy.deepcopy(model)
+        parallel = job.parallelize(model, plan, loss=nn.functional.cross_entropy)
+        optimizer = job.optimizer(parallel, torch.optim.SGD, lr=0.5)
+        reference = torch.optim.SGD(plain.parameters(), lr=0.5, foreach=False)
+        draw = torch.Generator().manual_seed(1)
+        for _ in range(3):
+            x, y = torch.randn(8, 8, generator=draw), torch.randint(3, (8,), generator=draw)
+            mine = slice(4 * process.rank, 4 * process.rank + 4)
+            parallel.step(x[mine], y[mine])
+            report = optimizer.step()
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(plain(x), y).backward()
+            grads = [p.grad.to_dense() for p in plain.parameters()]
+            norm = torch.stack([grad.norm() for grad in grads]).norm()
+            torch.testing.assert_close(report.grad_norm, norm)
+            for p, grad in zip(plain.parameters(), grads):
+                p.grad = grad * min(1.0, 0.1 / (float(norm) + 1e-6)) if "clip" in plan else grad
+            reference.step()
+            reference.zero_grad()
+        for ours, theirs in zip(model.parameters(), plain.parameters()):
+            torch.testing.assert_close(ours, theirs)
+        print(kind.__name__, plan)
+"""
+
+
+def test_copies_of_any_kind_of_parameters_train_as_one_process_does(tmp_path: Path) -> None:
+    for said in run_processes(KINDS, tmp_path):
+        assert len(said.splitlines()) == 4, said
+
+
 def test_copies_want_every_gradient_and_share_their_statistics(tmp_path: Path) -> None:
     first, second = run_processes(SCRIPT, tmp_path)
     for said in (first, second):

@@ -35,6 +35,7 @@ from windlass.job.parallel.mesh import build_mesh, place_of
 from windlass.job.parallel.pipeline import Loss, Pipeline
 from windlass.job.parallel.precision import LossScale, autocast, check_precision
 from windlass.job.parallel.recompute import apply_recompute, check_recompute
+from windlass.job.parallel.sharding import check_sharding
 from windlass.job.parallel.split import Split
 from windlass.job.parallel.stages import check_stages, cut_stage, names_in_all_stages, stages_of
 from windlass.job.parallel.sums import Gradients
@@ -89,6 +90,7 @@ def check(plan: Plan, model: nn.Module, split: Split, device: torch.device) -> N
     blocks = blocks_of(model, split)
     check_precision(plan, blocks, device)
     check_recompute(plan, blocks)
+    check_sharding(plan, model, blocks)
 
 
 class Parallel:

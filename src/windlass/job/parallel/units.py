@@ -45,11 +45,18 @@ def _repeated(module: nn.Module) -> list[nn.Module]:
             len(layers) > 1
             and len({type(layer) for layer in layers}) == 1
             and any(True for _ in layers[0].parameters())
+            and _is_called(layers[0])
         ):
             found.extend(layers)
         else:
             found.extend(_repeated(child))
     return found
+
+
+def _is_called(layer: nn.Module) -> bool:
+    """Lists of parameters or of lists are read, and tables in a list often are (`embedding.weight`): what is only put
+    together when it is called would not be there."""
+    return type(layer).forward is not nn.Module.forward and not isinstance(layer, nn.Embedding | nn.EmbeddingBag)
 
 
 def _check_names(model: nn.Module, split: Split) -> None:

@@ -5,11 +5,21 @@ ill-typed key is an error that names the key, the rule and the nearest right key
 from __future__ import annotations
 
 import re
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
 
 from windlass.core.errors import InvalidInput, InvalidSpec
 from windlass.core.frameworks import Framework
@@ -39,7 +49,20 @@ Text = Annotated[str, Field(pattern=r"^[^\x00]*$", max_length=100_000)]
 DurationS = Annotated[float, BeforeValidator(parse_duration)]
 # JSON has no infinities and no NaN, and params travel and are kept as JSON.
 Scalar = bool | int | Annotated[float, Field(allow_inf_nan=False)] | Text | None
-ParamValue = Scalar | list[Scalar] | dict[Text, Scalar]
+
+
+def _one_rule(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    """A union says for each of its members why it is not meant, which is a line for every kind of param."""
+    try:
+        return check(value)
+    except ValidationError:
+        raise ValueError(
+            "a param is a finite number, text without NUL (at most 100,000 characters), true, false or null,"
+            f" or a list or mapping of these and no deeper; this is {reprlib.repr(value)}"
+        ) from None
+
+
+ParamValue = Annotated[Scalar | list[Scalar] | dict[Text, Scalar], WrapValidator(_one_rule)]
 
 
 class Priority(StrEnum):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -56,6 +57,15 @@ def test_a_spec_goes_through_json_and_back() -> None:
 )
 def test_an_unknown_key_is_named_with_the_nearest_known_one(data: dict[str, Any], problem: str) -> None:
     assert problem in problems_of(data)
+
+
+@pytest.mark.parametrize(
+    "value", [{"a": {"b": 1}}, {"a": [1]}, [[1]], [{"a": 1}], math.inf, [math.nan], {"a": -math.inf}, "\0", object()]
+)
+def test_a_param_that_is_none_breaks_one_rule(value: Any) -> None:
+    [problem] = problems_of({"command": "x", "params": {"p": value, "q": 1}})
+    assert problem.startswith("`params.p`: a param is a finite number, text without NUL")
+    assert "or a list or mapping of these and no deeper; this is " in problem
 
 
 def test_an_unknown_key_far_from_all_lists_the_known_ones() -> None:

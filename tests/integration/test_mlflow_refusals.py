@@ -41,6 +41,8 @@ BAD: list[tuple[str, str, Any]] = [
     ("POST", "/api/2.0/mlflow/experiments/set-experiment-tag", {"experiment_id": "0", "key": "a", "value": "\0"}),
     ("POST", "/api/2.0/mlflow/experiments/create", {"name": "tagged", "tags": [{"key": "k", "value": "\0"}]}),
     ("GET", "/api/2.0/mlflow/runs/get?run_id=a%00", None),
+    ("POST", "/api/2.0/mlflow/runs/create", {"run_name": "in no experiment"}),
+    ("POST", "/api/2.0/mlflow/runs/create", {"experiment_id": ""}),
     ("POST", "/api/2.0/mlflow/runs/search", {"experiment_ids": ["0"], "filter": "params.a = '\0'"}),
     ("GET", "/api/3.0/mlflow/traces/a%00b", None),
     ("POST", "/api/3.0/mlflow/traces/search", {"locations": [{"mlflow_experiment": {"experiment_id": "9" * 30}}]}),

@@ -47,6 +47,19 @@ def test_what_was_sent_is_read_where_nobody_waits_for_it() -> None:
     assert threading.get_ident() not in seen
 
 
+@pytest.mark.parametrize("body", [b"{nope", b"[]", b"5", b'"x"', b'"[1]"', b"[" * 100_000, b"\xff", b" "])
+def test_a_body_that_is_no_json_object_is_not_taken_for_an_empty_one(body: bytes) -> None:
+    answer = ask(lambda _services, _asked: {"done": True}, content=body, word=Field(read=str, empty=""))
+    assert (answer.status_code, answer.json()["error_code"]) == (400, "BAD_REQUEST")
+    assert "send a JSON object" in answer.json()["message"]
+
+
+@pytest.mark.parametrize(("body", "word"), [(b"", ""), (b"null", ""), (b"{}", ""), (b'"{\\"word\\": \\"x\\"}"', "x")])
+def test_what_clients_send_is_read(body: bytes, word: str) -> None:
+    answer = ask(lambda _services, asked: {"word": asked["word"]}, content=body, word=Field(read=str, empty=""))
+    assert answer.json() == {"word": word}
+
+
 def test_a_body_that_never_ends_is_refused() -> None:
     async def endless() -> AsyncIterator[bytes]:
         nonlocal taken

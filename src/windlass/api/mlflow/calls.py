@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import reprlib
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -171,7 +172,8 @@ def _query(request: Request, fields: Mapping[str, Field]) -> dict[str, Any]:
 
 
 def _body(request: Request, raw: bytes) -> dict[str, Any]:
-    """A body that is no JSON counts as empty; one that is JSON within JSON comes from old clients."""
+    """One that is JSON within JSON comes from old clients; `null` says nothing, as no body does. What cannot be read is
+    not taken for empty: the call would be answered as if nothing had been asked for."""
     if not raw:
         return {}
     kind = request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
@@ -181,6 +183,8 @@ def _body(request: Request, raw: bytes) -> dict[str, Any]:
         found = read_json(raw)
         if isinstance(found, str):
             found = read_json(found)
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    except (ValueError, RecursionError) as error:
+        raise MlflowError("BAD_REQUEST", f"the body cannot be read as JSON: {error}; send a JSON object") from None
+    if found is not None and not isinstance(found, dict):
+        raise MlflowError("BAD_REQUEST", f"the body is {reprlib.repr(found)}; send a JSON object")
+    return found or {}

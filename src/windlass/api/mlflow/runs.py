@@ -17,6 +17,7 @@ from windlass.api.mlflow.answers import (
     run_answer,
 )
 from windlass.api.mlflow.calls import Answer, Calls
+from windlass.api.mlflow.errors import MlflowError
 from windlass.api.mlflow.experiments import VIEWS
 from windlass.api.mlflow.fields import (
     Asked,
@@ -59,6 +60,10 @@ _MODEL_FIELDS = ("artifact_path", "flavors", "utc_time_created", "run_id")
     tags=items(),
 )
 def create(services: Services, asked: Asked) -> dict[str, Any]:
+    if not asked["experiment_id"]:
+        raise MlflowError(
+            "BAD_REQUEST", "no experiment_id is given: say in which experiment the run is; '0' is Default"
+        )
     new = NewRun(
         experiment_id=asked["experiment_id"],
         name=asked["run_name"],

@@ -42,6 +42,15 @@ def said(answer: Any) -> tuple[int, str, str]:
     return answer.status_code, answer.json()["error_code"], answer.json()["message"]
 
 
+def test_size_and_tag_are_told_without_the_file(api: Client, run_id: str) -> None:
+    for where, root in ((f"/api/runs/{run_id}/artifacts", ""), (TREE, "/0/r")):
+        api.put(f"{where}{root}/a.txt", content=b"hello").raise_for_status()
+        told = api.head(f"{where}{root}/a.txt")
+        assert (told.status_code, told.content) == (200, b"")
+        assert (told.headers["Content-Length"], told.headers["ETag"]) == ("5", f'"{sha(b"hello")}"')
+        assert api.head(f"{where}{root}/none").status_code == 404
+
+
 def test_files_go_up_and_come_down(api: Client, settings: Settings) -> None:
     for path, data in {"0/r/a.txt": b"hello", "0/r/dir/empty": b"", "0/r/dir/big.bin": BIG}.items():
         assert api.put(f"{TREE}/{path}", content=data).json() == {}

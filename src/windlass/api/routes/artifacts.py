@@ -53,6 +53,7 @@ def list_artifacts(
     return wire.ArtifactList(run_id=found.id, root=found.root, path=clean_path(path), files=files, models=models)
 
 
+@router.head("/runs/{ref}/artifacts/{path:path}", include_in_schema=False)
 @router.get("/runs/{ref}/artifacts/{path:path}", response_class=Response, responses=_GIVES_FILE)
 async def download(ref: Ref, path: str, request: Request, services: Context) -> Response:
     """A file of either. `Range`, `If-Range` and `If-None-Match` work; the ETag is the content's sha256."""

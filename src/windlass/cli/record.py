@@ -14,6 +14,7 @@ from windlass.cli.pane import clip
 from windlass.cli.terminal import STATE_MARKS, STATE_STYLES, Paint, cells, fit
 from windlass.core.names import metric_place
 from windlass.core.quantities import format_duration, format_size
+from windlass.core.shown import without_moves, words_of
 from windlass.core.wanted import PLAN_TAG, spec_text
 
 if TYPE_CHECKING:
@@ -43,9 +44,11 @@ class Record:
         self.lines: list[str] = []
 
     def put(self, label: str, text: str | None, *styles: str) -> None:
-        """Long text goes on in further lines; a line that has colours of its own is cut off instead."""
+        """Long text goes on in further lines; a line that has colours of its own is cut off instead. What people and
+        programs wrote moves no cursor, and where no colours are shown it has none."""
         if not text:
             return
+        text = shown_by(self.paint, text)
         room = max(20, self.width - _LABEL - 2)
         if "\x1b" in text:
             shown = [clip(text, room)]
@@ -59,11 +62,15 @@ class Record:
             self.put(label if index == 0 else "", text)
 
 
+def shown_by(paint: Paint, text: str) -> str:
+    return without_moves(text) if paint.on else words_of(text)
+
+
 def headline(view: RunView | FoundRun, paint: Paint) -> str:
     mark = STATE_MARKS.get(view.state, "●")
     took = f" in {format_duration(view.duration_s)}" if view.duration_s is not None and view.ended_at else ""
     styles = STATE_STYLES.get(view.state, ())
-    name, state = paint(view.name, "bold"), paint(view.word, *styles) + took
+    name, state = paint(shown_by(paint, view.name), "bold"), paint(view.word, *styles) + took
     return f"{paint(mark, *styles)} {name}  {paint(view.id, 'dim')}  {state}"
 
 
@@ -81,7 +88,7 @@ def put_traceback(record: Record, exit: ExitView) -> None:
     """Of the rank that failed first: the program's own frames, and where the error was raised."""
     for index, line in enumerate(abridged((exit.traceback or "").splitlines(), _MOST_TRACEBACK)):
         label = "traceback" if index == 0 else ""
-        record.lines.append(f"  {record.paint(label.ljust(_LABEL), 'dim')}{line}")
+        record.lines.append(f"  {record.paint(label.ljust(_LABEL), 'dim')}{shown_by(record.paint, line)}")
 
 
 def put_alerts(record: Record, events: Sequence[EventView]) -> None:

@@ -69,7 +69,10 @@ class FoundRun(Wire):
 
     @property
     def duration_s(self) -> float | None:
-        return None if self.ended_at is None or self.started_at is None else self.ended_at - self.started_at
+        """None too where a client says that the end was before the start."""
+        if self.ended_at is None or self.started_at is None or self.ended_at < self.started_at:
+            return None
+        return self.ended_at - self.started_at
 
 
 class FoundPage(Wire):

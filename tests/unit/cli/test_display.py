@@ -13,12 +13,13 @@ import pytest
 from windlass.cli.charts import bar, braille, number, resample, sparkline
 from windlass.cli.loglines import LogFormatter
 from windlass.cli.pane import Pane, clip
-from windlass.cli.record import Record, describe_exit, put_checkpoint, put_outcome, put_request, put_traceback
+from windlass.cli.record import Record, describe_exit, headline, put_checkpoint, put_outcome, put_request, put_traceback
 from windlass.cli.status import Status, clock, eta_words, main_metric, progress_words, share_done
 from windlass.cli.terminal import Cell, Paint, cells, fit, table
 from windlass.client import Update
 from windlass.wire.checkpoints import CheckpointList, CheckpointView
 from windlass.wire.runs import AttemptView, EventView, ExitView, LogLine, Progress, RunSummary, RunView
+from windlass.wire.search import FoundRun
 from windlass.wire.spec import parse_spec
 
 PLAIN = Paint(False)
@@ -279,6 +280,25 @@ def test_a_record_wraps_what_is_long_and_cuts_what_has_colours() -> None:
     assert len(coloured.lines) == 1
     assert "x" * 26 in coloured.lines[0]
     assert "x" * 27 not in coloured.lines[0]
+
+
+def found(name: str, **known: Any) -> FoundRun:
+    return FoundRun(id="r", name=name, state="succeeded", project="p", params={}, metrics={}, tags={}, **known)
+
+
+def test_what_people_write_moves_nothing_on_a_terminal_and_is_plain_in_a_pipe() -> None:
+    note = "\x1b[31mred\x1b[0m \x1b]0;title\x07\x1b[2Jend\x07"
+    plain, painted = Record(PLAIN, 100), Record(Paint(True), 100)
+    for record in (plain, painted):
+        record.put_all("note", [note])
+    assert plain.lines == ["  note        red end"]
+    assert "\x1b[31mred\x1b[0m end" in painted.lines[0]
+    assert headline(found("a\x1b[2Jb"), PLAIN) == "✓ ab  r  succeeded"
+
+
+def test_a_run_that_ended_before_it_began_took_no_time() -> None:
+    assert headline(found("a", started_at=9.0, ended_at=-0.001), PLAIN) == "✓ a  r  succeeded"
+    assert headline(found("a", started_at=9.0, ended_at=11.0), PLAIN).startswith("✓ a  r  succeeded in 2")
 
 
 @pytest.mark.parametrize(

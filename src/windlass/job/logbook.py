@@ -126,5 +126,5 @@ def count_of(what: str, value: Any) -> int:
         except (TypeError, ValueError):
             number = -1
     if not 0 <= number < _STEPS_END:
-        raise ValueError(f"`{what}` is {value!r}, but must be a whole number from 0")
+        raise ValueError(f"`{what}` is {value!r}, but must be a whole number from 0 to 2**63 - 1")
     return number

@@ -182,10 +182,12 @@ class Copier:
         run_id, server = plan.kept_run_id(run.id), self._server
         if here and here.deleted:
             server.change_run(run_id, deleted=False)
-        taken = server.put_run(run, experiment_id)
+        storable, changed = plan.storable_run(run)
+        taken = server.put_run(storable, experiment_id)
         self._note_place(run, taken.location)
-        server.log_pairs(run_id, "params", run.params)
-        server.log_pairs(run_id, "tags", plan.tags_of(run, self._source.address))
+        server.log_pairs(run_id, "params", storable.params)
+        server.log_pairs(run_id, "tags", plan.tags_of(storable, self._source.address))
+        self.summary.problems.extend(f"run {run.id}: {one}" for one in changed)
         server.log_inputs(run_id, self._source.whole(run))
         whole = self._copy_points(run, run_id, taken)
         if self._wishes.files:

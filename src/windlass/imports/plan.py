@@ -7,12 +7,13 @@ import json
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from enum import StrEnum
 from typing import NamedTuple
 
 from windlass.core import marks
 from windlass.core.marks import MARK_TAG
+from windlass.core.storable import is_storable, storable_text
 from windlass.imports.records import Experiment, File, LoggedModel, Point, RegisteredModel, Run, Version
 
 SOURCE_TAG = "windlass.import.source"
@@ -69,6 +70,23 @@ def kept_model_id(model_id: str) -> str:
     if _MODEL_ID.fullmatch(model_id):
         return model_id
     return "m-" + hashlib.sha256(f"model {model_id}".encode()).hexdigest()[:32]
+
+
+def storable_run(run: Run) -> tuple[Run, list[str]]:
+    """The run with other signs for those that no database keeps, and where they were. Params, tags, name and user."""
+    changed: list[str] = []
+
+    def kept(what: str, text: str) -> str:
+        if not is_storable(text):
+            changed.append(
+                f"a NUL or half of a surrogate pair in {what}: \N{REPLACEMENT CHARACTER} stands in its place"
+            )
+        return storable_text(text)
+
+    params = {storable_text(key): kept(f"param '{storable_text(key)}'", value) for key, value in run.params.items()}
+    tags = {storable_text(key): kept(f"tag '{storable_text(key)}'", value) for key, value in run.tags.items()}
+    name, user = kept("its name", run.name), kept("its user's name", run.user)
+    return replace(run, params=params, tags=tags, name=name, user=user), changed
 
 
 def tags_of(run: Run, address: str) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from windlass.core.errors import WindlassError
@@ -183,3 +184,29 @@ def test_a_copy_of_a_version_comes_after_it_whatever_their_names() -> None:
     summary = copy(there, here)
     assert summary.problems == []
     assert here.versions == ["zeta/1", "alpha/1"]
+
+
+def test_signs_that_no_database_keeps_cost_no_run() -> None:
+    class Odd(There):
+        def runs(self, *_: object, **__: object) -> Iterator[Run]:
+            [run] = super().runs()
+            yield replace(run, name="n\0", params={"lr": "0.1", "note": "a\0b"}, tags={"t": "\ud800"})
+
+    class Strict(Here):
+        name = ""
+
+        def put_run(self, run: Run, _experiment_id: str) -> Taken:  # type: ignore[override]
+            self.name = run.name
+            return Taken(True, "mlflow-artifacts:/1/r")
+
+    here = Strict()
+    summary = copy(Odd(metrics=["a"]), here)
+    assert here.name == "n\ufffd"
+    assert (here.tags["lr"], here.tags["note"], here.tags["t"]) == ("0.1", "a\ufffdb", "\ufffd")
+    assert [one.partition(": \ufffd")[0].rpartition(" in ")[2] for one in summary.problems] == [
+        "param 'note'",
+        "tag 't'",
+        "its name",
+    ]
+    assert here.points == ["a"]
+    assert here.tags[MARK_TAG]  # all that can be here is

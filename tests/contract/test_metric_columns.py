@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
-import base64
 import itertools
 import json
 import math
 import random
-import threading
-from collections import Counter, namedtuple
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from typing import Any
+from collections import Counter
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Connection, event, insert, select, update
+from sqlalchemy import event, insert, select, update
 
+from tests.contract.metric_logging import compact, line, log, mark, new_run
 from windlass.controller.compactor import Compactor, Keeping
-from windlass.core.errors import Conflict, InvalidInput
 from windlass.db.database import Database
 from windlass.experiments import history
 from windlass.runs.service import RunService
 from windlass.runs.tables import runs
 from windlass.testing.clock import FakeClock
 from windlass.tracking import chunks as packing
-from windlass.tracking import series
 from windlass.tracking.blocks import Logged
-from windlass.tracking.compaction import FULL, MANY, Compaction, Deed
+from windlass.tracking.compaction import FULL, Deed
 from windlass.tracking.points import MetricPoint
 from windlass.tracking.series import (
     Reading,
     Window,
-    decide_openings,
     load_history,
     load_points,
     load_rollups,
@@ -45,27 +37,10 @@ from windlass.tracking.store import ingest, load_latest, load_summaries, log_poi
 from windlass.tracking.tables import chunks, points, tails
 from windlass.wire import runs as wire
 
-_numbers = itertools.count()
 SPEC = {"command": "true", "code": None}
 ANY_STEP = st.one_of(st.none(), st.integers(0, 8), st.integers(-(2**62), 2**62))
 ANY_AT = st.one_of(st.integers(0, 4).map(float), st.integers(0, 10**13).map(lambda ms: ms / 1000))
 POINT = st.builds(Logged, st.sampled_from(["a", "b"]), st.floats(), ANY_AT, ANY_STEP)
-
-
-def new_run() -> str:
-    return f"m{next(_numbers):031d}"
-
-
-def log(db: Database, run_id: str, logged: list[Logged]) -> None:
-    with db.write() as tx:
-        log_points(tx, run_id, logged)
-
-
-def compact(db: Database, run_id: str, deed: Deed, *, most: int = 1_000) -> None:
-    with db.read() as tx:
-        ids = [tail.id for tail in packing.load_tails(tx, run_id)][:most]
-    if ids:
-        packing.compact(db, run_id, Compaction(deed=deed, tail_ids=tuple(ids)))
 
 
 def take_in(db: Database, run_id: str, source: str, rows: list[Reading]) -> None:
@@ -75,16 +50,8 @@ def take_in(db: Database, run_id: str, source: str, rows: list[Reading]) -> None
         ingest(tx, run_id, source, batch, position=0, next_position=len(batch))
 
 
-def mark(value: float) -> str:
-    return value.hex()
-
-
 def marked(readings: list[Reading]) -> list[tuple[int | None, float, str]]:
     return [(one.step, one.at, mark(one.value)) for one in readings]
-
-
-def line(count: int, *, start: int = 0, name: str = "loss") -> list[Logged]:
-    return [Logged(name, math.sin(step), 1_000.0 + step / 100, step) for step in range(start, start + count)]
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -180,24 +147,6 @@ def test_a_point_that_a_job_has_logged_is_not_there_again_when_a_client_sends_it
         compact(database, run_id, Deed.CHUNK)
 
 
-def test_pages_of_a_history_are_all_of_it(database: Database) -> None:
-    run_id, source = new_run(), random.Random(1)
-    logged = line(3 * FULL)
-    source.shuffle(logged)
-    for start in range(0, len(logged), 2_000):
-        log(database, run_id, logged[start : start + 2_000])
-        if start % 4_000 == 0:
-            compact(database, run_id, Deed.CHUNK)
-    pages: list[Reading] = []
-    with database.read() as tx:
-        while page := load_history(tx, run_id, "loss", limit=1_000, after=pages[-1] if pages else None):
-            assert len(page) <= 1_000
-            pages += page
-        whole = load_history(tx, run_id, "loss")
-    assert pages == whole
-    assert [one.step for one in whole] == list(range(3 * FULL))
-
-
 def test_chunks_keep_stretches_of_their_own_when_points_come_late(database: Database) -> None:
     run_id = new_run()
     logged = line(5 * FULL)
@@ -259,103 +208,6 @@ def test_runs_without_the_metric_are_not_sampled(database: Database) -> None:
     with database.read() as tx:
         found = load_sampled(tx, [with_it, without], "loss", steps=(2, 4), most=100)
     assert {run_id: [one.step for one in readings] for run_id, readings in found.items()} == {with_it: [2, 3, 4]}
-
-
-def test_of_two_that_compact_the_same_one_does(database: Database) -> None:
-    run_id = new_run()
-    for start in range(0, 100, 10):
-        log(database, run_id, line(10, start=start))
-    with database.read() as tx:
-        ids = tuple(tail.id for tail in packing.load_tails(tx, run_id))
-    start_together = threading.Barrier(4)
-
-    def race(deed: Deed) -> bool:
-        start_together.wait()
-        try:
-            packing.compact(database, run_id, Compaction(deed=deed, tail_ids=ids))
-        except Conflict:
-            return False
-        return True
-
-    with ThreadPoolExecutor(4) as pool:
-        assert sum(pool.map(race, [Deed.CHUNK, Deed.CHUNK, Deed.MERGE, Deed.MERGE])) == 1
-    with database.read() as tx:
-        assert [one.step for one in load_history(tx, run_id, "loss")] == list(range(100))
-
-
-class _Held:
-    """A database to which a server comes to write only after others have."""
-
-    def __init__(self, db: Database, meanwhile: Callable[[], None]) -> None:
-        self._db, self._meanwhile = db, meanwhile
-        self.read = db.read
-
-    @contextmanager
-    def write(self) -> Iterator[Connection]:
-        self._meanwhile()
-        with self._db.write() as tx:
-            yield tx
-
-
-@pytest.mark.parametrize("deed", Deed)
-@pytest.mark.parametrize("theirs", Deed)
-def test_a_server_that_was_held_up_removes_nothing_that_it_has_not_read(
-    database: Database, deed: Deed, theirs: Deed
-) -> None:
-    """Its lease may have passed on meanwhile. What the others merge has the id of the oldest, and one that is free may
-    be given to what comes next."""
-    run_id = new_run()
-    log(database, run_id, line(3))
-
-    def meanwhile() -> None:
-        log(database, run_id, line(3, start=3))
-        compact(database, run_id, theirs)
-        log(database, run_id, line(3, start=6))
-
-    with database.read() as tx:
-        ids = tuple(tail.id for tail in packing.load_tails(tx, run_id))
-    held: Any = _Held(database, meanwhile)
-    with pytest.raises(Conflict):
-        packing.compact(held, run_id, Compaction(deed=deed, tail_ids=ids))
-    with database.read() as tx:
-        assert [one.step for one in load_history(tx, run_id, "loss")] == list(range(9))
-
-
-def test_writers_and_the_compactor_lose_nothing_to_each_other(database: Database) -> None:
-    run_id = new_run()
-    compactor = Compactor(database, FakeClock())
-
-    def write(number: int) -> None:
-        for start in range(0, 200, 5):
-            log(database, run_id, line(5, start=1_000 * number + start))
-
-    with ThreadPoolExecutor(3) as pool:
-        writers = [pool.submit(write, number) for number in range(3)]
-        done = 0
-        while not all(writer.done() for writer in writers):
-            done += compactor.sweep()
-        for writer in writers:
-            writer.result()
-    done += compactor.sweep()
-    assert done > 0
-    with database.read() as tx:
-        assert len(packing.load_tails(tx, run_id)) < 2 * MANY
-        found = [one.step for one in load_history(tx, run_id, "loss")]
-    assert found == sorted(1_000 * number + step for number in range(3) for step in range(200))
-
-
-def test_a_run_that_logs_no_more_gets_chunks_of_what_there_is(database: Database) -> None:
-    run_id, now = new_run(), [0.0]
-    compactor = Compactor(database, FakeClock(), monotonic=lambda: now[0], settled_s=60.0)
-    log(database, run_id, line(3))
-    compactor.sweep()
-    with database.read() as tx:
-        assert len(packing.load_tails(tx, run_id)) == 1
-    now[0] += 61.0
-    compactor.sweep()
-    with database.read() as tx:
-        assert packing.load_tails(tx, run_id) == []
-        assert [one.step for one in load_history(tx, run_id, "loss")] == [0, 1, 2]
 
 
 def test_ten_thousand_metrics_in_one_run(database: Database) -> None:
@@ -487,83 +339,3 @@ def test_whoever_reads_while_points_are_packed_misses_none(database: Database) -
     with database.read() as tx:
         assert packing.load_tails(tx, run_id) == []
         assert len(load_history(tx, run_id, "loss")) == 100
-
-
-def test_pages_go_on_after_the_last_point_whatever_comes_meanwhile(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(history, "MOST_IN_PAGE", 4)
-    monkeypatch.setattr(history, "PAGE", 3)
-    run_id, odd = new_run(), [math.nan, math.inf, -math.inf, -0.0, 0.0]
-    log(database, run_id, [Logged("loss", value, 5.0, step) for value in odd for step in (None, 1)])
-    log(database, run_id, line(5))
-    compact(database, run_id, Deed.CHUNK)
-    log(database, run_id, line(5, start=5))
-    with database.read() as tx:
-        whole = history.load_page(tx, run_id, "loss", most=4, token=None)[0]
-        expected = [(one.at, mark(one.value)) for one in load_history(tx, run_id, "loss")]
-    found: list[tuple[float, str]] = []
-    token: str | None = None
-    while token or not found:
-        with database.read() as tx:
-            # Who asks for everything, or for too much, gets as much as goes, and what follows by the token.
-            page, token = history.load_page(tx, run_id, "loss", most=None if len(found) % 8 else 1_000, token=token)
-        assert 0 < len(page) <= 4
-        found += [(one.at_ms / 1000, mark(one.value)) for one in page]
-        log(database, run_id, [Logged("loss", 1.0, float(len(found)) / 100, 0)])  # before all of them
-    assert found == expected
-    assert [mark(one.value) for one in whole] == [value for _, value in expected[:4]]
-
-
-@pytest.mark.parametrize(
-    "held", ["x", "1", '{"after": 1}', '{"after": [1, 2, 3]}', '{"after": [true, 1.0, 1.0]}', "[]"]
-)
-def test_tokens_of_others_are_refused(database: Database, held: str) -> None:
-    with database.read() as tx, pytest.raises(InvalidInput, match="Invalid page token"):
-        history.load_page(tx, new_run(), "loss", most=4, token=base64.b64encode(held.encode()).decode())
-
-
-def late(count: int, *, share: float, seed: int = 3) -> list[Logged]:
-    """Points of which some are of an earlier step than those before them, as when a run goes on from a checkpoint."""
-    source = random.Random(seed)
-    steps = [step if source.random() >= share else source.randrange(step + 1) for step in range(count)]
-    return [Logged("loss", float(number), 1_000.0 + number / 100, step) for number, step in enumerate(steps)]
-
-
-def test_a_page_of_points_that_came_late_costs_what_is_in_it(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_id, count = new_run(), 12 * FULL
-    log(database, run_id, late(count, share=0.2))
-    compact(database, run_id, Deed.CHUNK)
-    log(database, run_id, late(100, share=0.2))  # once more what is there, and not packed yet
-    with database.read() as tx:
-        whole = load_history(tx, run_id, "loss")
-    assert [one.value for one in whole] == [float(number) for number in range(count)]
-    keys = itertools.count()
-    key = series._key
-    monkeypatch.setattr(series, "_key", lambda one: (next(keys), key(one))[1])
-    found: list[Reading] = []
-    while len(found) < count:
-        before = next(keys)
-        with database.read() as tx:
-            page = load_history(tx, run_id, "loss", limit=FULL, after=found[-1] if found else None)
-        assert len(page) == min(FULL, count - len(found))
-        # Not those of all chunks before it, nor the same ones after each chunk anew.
-        assert next(keys) - before < 4 * FULL
-        found += page
-    assert found == whole
-
-
-def test_which_chunks_a_page_opens_is_known_before_any_is() -> None:
-    Head = namedtuple("Head", "seq earliest latest")
-    heads = [Head(0, 0.0, 9.0), Head(2, 8.0, 30.0), Head(1, 5.0, 40.0), Head(3, 31.0, 33.0)]
-
-    def opened(after: Reading | None, *, whole: bool = False) -> list[tuple[list[int], float | None]]:
-        return [([head.seq for head in some], to) for some, to in decide_openings(heads, after=after, whole=whole)]
-
-    assert opened(None) == [([0], 5.0), ([1], 8.0), ([2], 31.0), ([3], None)]
-    assert opened(Reading(1, 8.5, 0.0)) == [([0, 1, 2], 31.0), ([3], None)]
-    assert opened(Reading(1, 30.5, 0.0)) == [([1], 31.0), ([3], None)]
-    assert opened(Reading(1, 41.0, 0.0)) == []
-    assert opened(None, whole=True) == [([0, 1, 2, 3], None)]

@@ -35,6 +35,21 @@ def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NodeMemory:
     return NodeMemory(tmp_path / "memory", local_ranks=2)
 
 
+@pytest.fixture
+def left(memory: NodeMemory, monkeypatch: pytest.MonkeyPatch) -> dict[int, list[set[int]]]:
+    """By rank: what it holds while it makes each copy."""
+    held: dict[int, list[set[int]]] = {0: [], 1: []}
+    claim = Slots.claim
+
+    def claimed(self: Slots) -> tuple[Slot, bool]:
+        found = claim(self)
+        held[self._rank].append({copy.step for copy in memory.copies(self._rank)})
+        return found
+
+    monkeypatch.setattr(Slots, "claim", claimed)
+    return held
+
+
 def run_two(folder: Path, memory: NodeMemory, work: Callable[[Snapshots, ThreadPeers], Any]) -> list[Any]:
     def alone(peers: ThreadPeers) -> Any:
         state = TrainingState(nn.Linear(4, 4), None, {}, None)
@@ -72,17 +87,8 @@ def test_if_one_rank_has_no_room_none_makes_copies(
 
 
 def test_while_one_rank_still_saves_all_give_up_the_same_step(
-    memory: NodeMemory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    memory: NodeMemory, left: dict[int, list[set[int]]], tmp_path: Path
 ) -> None:
-    left: dict[int, list[set[int]]] = {0: [], 1: []}  # by rank: what it holds while it makes each copy
-    claim = Slots.claim
-
-    def claimed(self: Slots) -> tuple[Slot, bool]:
-        found = claim(self)
-        left[self._rank].append({copy.step for copy in memory.copies(self._rank)})
-        return found
-
-    monkeypatch.setattr(Slots, "claim", claimed)
 
     def work(copies: Snapshots, peers: ThreadPeers) -> None:
         copies.remember(1, {})
@@ -124,18 +130,10 @@ class Late:
 
 @pytest.mark.parametrize("trouble", ["torn", "changed"])
 def test_a_copy_that_one_rank_lacks_makes_way_for_the_next(
-    trouble: str, memory: NodeMemory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trouble: str, memory: NodeMemory, left: dict[int, list[set[int]]], tmp_path: Path
 ) -> None:
     """And not the one before, which all of them have."""
-    left: dict[int, list[set[int]]] = {0: [], 1: []}  # by rank: what it holds while it makes each copy
-    claim, begin = Slots.claim, Copier.begin
-
-    def claimed(self: Slots) -> tuple[Slot, bool]:
-        found = claim(self)
-        left[self._rank].append({copy.step for copy in memory.copies(self._rank)})
-        return found
-
-    monkeypatch.setattr(Slots, "claim", claimed)
+    begin = Copier.begin
 
     def work(copies: Snapshots, peers: ThreadPeers) -> None:
         def late(*given: Any, **how: Any) -> Any:

@@ -148,12 +148,9 @@ class Checkpoints:
         self._gap = 1  # calls between two exchanges
 
     def __enter__(self) -> Checkpoints:
-        if self.folder in _open and not is_apart():  # those have a hold on theirs
-            raise InvalidInput(
-                f"another block of this process, which is open, saves to {self.folder} too, under the same names; "
-                "put all that is trained together into one block (others={'name': object}), or give each a folder: "
-                "folder=job.session().checkpoint_dir / 'generator'"
-            )
+        # Who only wants to have what another block has saved may; those that are apart have a hold on their folders.
+        self._only_reads = self.folder in _open and not is_apart()
+        self._pace.is_off = self._pace.is_off or self._only_reads
         self._peers = Peers()
         if problems := [text for text in self._peers.gather(make_folder(self.folder)) if text]:
             raise InvalidInput(f"the folder of checkpoints cannot be made: {problems[0]}; give a `folder` that can")
@@ -189,7 +186,8 @@ class Checkpoints:
         )
         if self._store is not None:
             self._store.start()
-        _open.add(self.folder)
+        if not self._only_reads:
+            _open.add(self.folder)
         self._saved_at = self._called_at = self._left_at = time.monotonic()
         self._handed = Handed()
         self._previous: Any = None
@@ -232,7 +230,8 @@ class Checkpoints:
             if self._store is not None:
                 self._store.close(wait_s=None if kind is None else _PATIENCE_S)
         finally:
-            _open.discard(self.folder)
+            if not self._only_reads:
+                _open.discard(self.folder)
             self._hold = None
             if self._previous is not None:
                 signal.signal(signal.SIGTERM, self._previous)
@@ -263,6 +262,12 @@ class Checkpoints:
         Raises SystemExit(143) after SIGTERM, when the state of this very step is safe, or an alert has said that it
         cannot be saved.
         """
+        if self._only_reads:
+            raise InvalidInput(
+                f"another block of this process, which is open, saves to {self.folder} too, under the same names; "
+                "put all that is trained together into one block (others={'name': object}), or give each a folder: "
+                "folder=job.session().checkpoint_dir / 'generator'"
+            )
         if done < self._step:
             raise InvalidInput(
                 f"step {done} comes after step {self._step}; say how many steps are done, {done} or more"

@@ -154,14 +154,22 @@ def test_nothing_is_left_in_memory_of_training_that_ended_well(memory: NodeMemor
     assert not list(memory.folder.glob("*.arena"))
 
 
-def test_two_open_blocks_do_not_share_a_folder(tmp_path: Path) -> None:
+def test_two_open_blocks_do_not_save_to_one_folder(tmp_path: Path) -> None:
+    """But one may have what the other has saved, to look at it while training goes on."""
     model, optimizer = made()
     with opened(tmp_path / "disk", model, optimizer) as ckpt:
         trained(ckpt, model, optimizer, 1)
-        with pytest.raises(InvalidInput, match="give each a folder"), opened(tmp_path / "disk", *made(1)):
-            pass
+        ckpt.save()
+        fresh, another = made(1)
+        with opened(tmp_path / "disk", fresh, another) as reader:
+            assert reader.first_step == 1
+            assert torch.equal(fresh[0].weight, model[0].weight)
+            with pytest.raises(InvalidInput, match="give each a folder"):
+                reader.step(2)
+        ckpt.step(2)
     with opened(tmp_path / "disk", *made(1)) as again:
-        assert again.first_step == 1
+        assert again.first_step == 2
+        again.step(3)
 
 
 def test_a_copy_that_does_not_fit_the_model_is_passed_over(

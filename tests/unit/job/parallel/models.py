@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from windlass import job
 from windlass.job.recipes.gpt import GPT, GPTConfig
 
 
@@ -41,3 +42,19 @@ class Plain(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.last(self.layers(x))
         return out
+
+
+class Residual(nn.Module):
+    """The least that `tensor` and `pipeline` can divide."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4)) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = x + block(x)
+        return x
+
+    def split(self) -> job.Split:
+        return job.Split(tensor={"blocks.*.0": job.Cut.COLUMN, "blocks.*.2": job.Cut.ROW}, blocks="blocks")

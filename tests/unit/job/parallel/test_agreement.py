@@ -91,21 +91,9 @@ SCRIPT = """
 import torch
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from torch import nn
+from tests.unit.job.parallel.models import Residual
 from windlass import job
 from windlass.job.failures import RanksDisagree
-
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4)) for _ in range(2))
-
-    def forward(self, x):
-        for block in self.blocks:
-            x = x + block(x)
-        return x
-
-    def split(self):
-        return job.Split(tensor={"blocks.*.0": "column", "blocks.*.2": "row"}, blocks="blocks")
 
 process = job.init()
 torch.manual_seed(0)
@@ -116,14 +104,14 @@ for plan in ("tensor=2", "pipeline=2,accumulate=2"):
             part = (parallel.data_world, parallel.data_rank) if known else (2, process.rank)
             return DataLoader(d, batch_size=8, sampler=DistributedSampler(d, *part))
         try:
-            fit = job.Trainer(steps=2, plan=plan).fit(Model(), read, loss=nn.functional.mse_loss)
+            fit = job.Trainer(steps=2, plan=plan).fit(Residual(), read, loss=nn.functional.mse_loss)
             print(plan, float(fit.loss))
         except RanksDisagree as error:
             print(plan, error)
 try:
     order = job.order(64, 8)
     job.Trainer(steps=2, plan="tensor=2").fit(
-        Model(), DataLoader(d, batch_sampler=order), loss=nn.functional.mse_loss)
+        Residual(), DataLoader(d, batch_sampler=order), loss=nn.functional.mse_loss)
 except RanksDisagree as error:
     print(error)
 """

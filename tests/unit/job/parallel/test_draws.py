@@ -16,26 +16,13 @@ pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
 SCRIPT = """
 import torch
-from torch import nn
+from tests.unit.job.parallel.models import Residual
 from windlass import job
-
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4)) for _ in range(2))
-
-    def forward(self, x):
-        for block in self.blocks:
-            x = x + block(x)
-        return x
-
-    def split(self):
-        return job.Split(tensor={"blocks.*.0": "column", "blocks.*.2": "row"}, blocks="blocks")
 
 process = job.init()
 for plan in ("tensor=2", "pipeline=2,accumulate=2", "data=2"):
     torch.manual_seed(process.rank)
-    job.parallelize(Model(), plan)
+    job.parallelize(Residual(), plan)
     print(plan, torch.rand(3).tolist())
 """
 
